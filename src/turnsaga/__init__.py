@@ -1,0 +1,1 @@
+"""Durable sagas for agent turns."""
