@@ -1,0 +1,123 @@
+"""The ledger as sentences, and as the history that a model is given. Pure.
+
+A history is built from the ledger each time; it is never patched. So every tool call of every reply has
+exactly one result, in the reply's order, and each says what is true now: an effect that was undone since
+is told as undone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from turnsaga.ledger import State, TurnState
+from turnsaga.models import EffectBrief
+
+__all__ = ["PastCall", "PastStep", "PastTurn", "details_markdown", "effect_result", "notice", "turn_note"]
+
+
+@dataclass(frozen=True)
+class PastCall:
+    """One tool call of a reply with its one result. ``arguments`` is the text that the model wrote."""
+
+    call_id: str
+    tool: str
+    arguments: str
+    result: str
+    is_error: bool
+
+
+@dataclass(frozen=True)
+class PastStep:
+    """One whole reply of the model."""
+
+    text: str
+    calls: tuple[PastCall, ...]
+
+
+@dataclass(frozen=True)
+class PastTurn:
+    """One user message and what the model answered; a half-streamed reply isn't part of it."""
+
+    message: str
+    state: TurnState
+    steps: tuple[PastStep, ...]
+
+
+_RESULT: Final[dict[State, tuple[str, bool]]] = {
+    State.PREPARED: ("not run yet", True),
+    State.RELEASED: ("not run: it was not sent", True),
+    State.COMMITTING: ("under way: its outcome is not known yet; do not repeat it", True),
+    State.ACCEPTED: ("accepted by the system and still running; do not repeat it", False),
+    State.COMMITTED: ("done", False),
+    State.FAILED: ("not done", True),
+    State.UNKNOWN: ("outcome unknown: it may have been done and is being checked; do not repeat it", True),
+    State.COMPENSATING: ("done, and being undone since the turn was stopped", True),
+    State.COMPENSATED: ("done, then undone since the turn was stopped", True),
+    State.COMPENSATION_FAILED: (
+        "done; undoing it failed and a person is looking at it; do not repeat it",
+        True,
+    ),
+    State.STANDING: ("done; it stands although the turn was stopped", False),
+}
+
+
+def effect_result(
+    state: State, *, result: str | None, error: str | None, repeated: bool, title: str, key: str
+) -> tuple[str, bool]:
+    """Return what the model is told of an effect, and whether that is an error.
+
+    ``repeated`` marks the answer to a call that repeats an earlier one of the same turn: nothing was run
+    a second time.
+    """
+    words, is_error = _RESULT[state]
+    if state is State.COMMITTED and result is not None:
+        words = result
+    elif error:
+        words = f"{words} ({error})"
+    if state in {State.UNKNOWN, State.COMPENSATION_FAILED}:
+        words = f"{title}: {words} [key {key}]"
+    if repeated:
+        words = (
+            f"(this repeats an earlier call of this turn, whose result it is; nothing was run again) {words}"
+        )
+    return words, is_error
+
+
+def turn_note(state: TurnState) -> str | None:
+    """Return what a later turn's model is told about how an earlier one ended, if not as usual."""
+    if state in {TurnState.ABORTED, TurnState.ABORTING}:
+        return "(The user stopped this turn. The results above say what became of each call.)"
+    if state in {TurnState.FAILED, TurnState.FAILING}:
+        return "(This turn failed. The results above say what became of each call.)"
+    return None
+
+
+_NOTICE: Final[dict[State, str]] = {
+    State.STANDING: "was done in a turn that was stopped, and stands",
+    State.UNKNOWN: "may or may not have been done; it is being checked",
+    State.ACCEPTED: "was accepted and may still finish",
+    State.COMPENSATION_FAILED: "was done and could not be undone; a person is needed",
+}
+
+
+def notice(title: str, state: State, reason: str | None) -> str:
+    """Return one sentence about an effect of an earlier turn that its user hasn't acknowledged."""
+    words = f"{title}: {_NOTICE[state]}"
+    return f"{words} ({reason})" if reason else words
+
+
+def details_markdown(headline: str, briefs: Sequence[EffectBrief]) -> str:
+    """Return the ledger of a turn as a markdown table, for the Temporal UI."""
+    if not briefs:
+        return headline
+    rows = [
+        f"| {brief.order or ''} | `{brief.tool}` | {_cell(brief.summary)} | **{brief.state}** | {_cell(brief.note or '')} |"
+        for brief in briefs
+    ]
+    return "\n".join(
+        [headline, "", "| # | tool | effect | state | note |", "| --- | --- | --- | --- | --- |", *rows]
+    )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
