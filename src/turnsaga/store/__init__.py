@@ -1,0 +1,34 @@
+"""The ledger in SQL."""
+
+from turnsaga.store._commits import CallContext, Claim, CommitOutcome, NewEffect, Verdict
+from turnsaga.store._replies import NewCall, NewReply, StepContext
+from turnsaga.store._deployment import EngineName, OpenTurn
+from turnsaga.store._payloads import load_object
+from turnsaga.store._rows import EffectRow, TurnRow, brief, plan_row
+from turnsaga.store._settling import UndoOutcome
+from turnsaga.store._turns import NewTurn, Started
+from turnsaga.store._views import EventPage
+from turnsaga.store.sql import SqlStore
+
+__all__ = [
+    "CallContext",
+    "Claim",
+    "CommitOutcome",
+    "EffectRow",
+    "EngineName",
+    "EventPage",
+    "NewCall",
+    "NewEffect",
+    "NewReply",
+    "NewTurn",
+    "OpenTurn",
+    "SqlStore",
+    "Started",
+    "StepContext",
+    "TurnRow",
+    "UndoOutcome",
+    "Verdict",
+    "brief",
+    "load_object",
+    "plan_row",
+]

@@ -1,0 +1,98 @@
+"""What the ledger knows of its deployment: the tools of its workers, and the engine that it belongs to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, insert, select
+
+from turnsaga.ledger import OPEN_TURN, TurnState
+from turnsaga.models import TurnRef, TurnStart
+from turnsaga.store import schema
+from turnsaga.tools import ToolCard
+
+__all__ = [
+    "EngineName",
+    "OpenTurn",
+    "engine",
+    "set_engine",
+    "tool_cards",
+    "turns_to_sweep",
+    "write_tool_cards",
+]
+
+
+@dataclass(frozen=True)
+class EngineName:
+    """A Temporal cluster and a namespace in it."""
+
+    cluster: str
+    namespace: str
+
+
+@dataclass(frozen=True)
+class OpenTurn:
+    """A turn that the sweeper has to look at.
+
+    ``begun`` tells that a run of its workflow has been seen; ``fenced`` that it must settle; ``ended``
+    that it had settled and something has moved since, or is still being asked about.
+    """
+
+    start: TurnStart
+    begun: bool
+    fenced: bool
+    ended: bool
+
+    @property
+    def ref(self) -> TurnRef:
+        """Return the turn's name."""
+        return self.start.ref
+
+
+def write_tool_cards(connection: Connection, cards: Mapping[str, ToolCard], *, now: datetime) -> None:
+    """Put these cards in place of those that were there."""
+    connection.execute(delete(schema.tools))
+    for card in cards.values():
+        connection.execute(insert(schema.tools).values(name=card.name, card=card.model_dump_json(), at=now))
+
+
+def tool_cards(connection: Connection) -> dict[str, ToolCard]:
+    """Return the cards of the tools that workers have, by name."""
+    rows = connection.execute(select(schema.tools.c.name, schema.tools.c.card))
+    return {row.name: ToolCard.model_validate_json(row.card) for row in rows}
+
+
+def engine(connection: Connection) -> EngineName | None:
+    """Return the engine that this ledger belongs to; None before the first."""
+    row = connection.execute(select(schema.engine)).one_or_none()
+    return None if row is None else EngineName(row.cluster, row.namespace)
+
+
+def set_engine(connection: Connection, name: EngineName, *, now: datetime) -> None:
+    """Make this the engine that the ledger belongs to."""
+    connection.execute(delete(schema.engine))
+    connection.execute(
+        insert(schema.engine).values(id=1, cluster=name.cluster, namespace=name.namespace, adopted_at=now)
+    )
+
+
+def turns_to_sweep(connection: Connection, *, before: datetime, limit: int) -> tuple[OpenTurn, ...]:
+    """Return turns that haven't ended, and ended ones with something left to follow, oldest first."""
+    turns = schema.turns
+    rows = connection.execute(
+        select(turns)
+        .where((turns.c.state.in_(OPEN_TURN) & (turns.c.created_at < before)) | turns.c.follow)
+        .order_by(turns.c.created_at)
+        .limit(limit)
+    )
+    return tuple(
+        OpenTurn(
+            TurnStart(
+                tenant=row.tenant, turn=row.turn, conversation=row.conversation, deadline_ms=row.deadline_ms
+            ),
+            begun=row.begun_at is not None,
+            fenced=row.fence is not None,
+            ended=TurnState(row.state) not in OPEN_TURN,
+        )
+        for row in rows
+    )

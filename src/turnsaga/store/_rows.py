@@ -1,0 +1,266 @@
+"""Rows of the ledger as typed values, and the views that are made of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Row as SqlRow
+
+from turnsaga import settle
+from turnsaga.ledger import IN_DOUBT, OPEN_TURN, State, TurnState
+from turnsaga.models import CallPlan, EffectBrief, EffectRef, EffectView, Settlement
+
+__all__ = [
+    "EffectRow",
+    "TurnRow",
+    "brief",
+    "effect_row",
+    "note",
+    "plan_row",
+    "settlement",
+    "turn_row",
+    "view",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnRow:
+    """One row of ``turns``."""
+
+    tenant: str
+    turn: str
+    user: str
+    conversation: str
+    position: int
+    start_digest: str
+    state: TurnState
+    nonce: str
+    message: str
+    model: str
+    policies: str
+    deadline_ms: int | None
+    fence: datetime | None
+    fence_cause: str | None
+    fence_via: str | None
+    fence_by: str | None
+    seen: int | None
+    reason: str | None
+    next_event: int
+    next_order: int
+    next_seq: int
+    follow: bool
+    created_at: datetime
+    begun_at: datetime | None
+    ended_at: datetime | None
+
+    @property
+    def fenced(self) -> bool:
+        """True once no gate of this turn opens any more."""
+        return self.fence is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffectRow:
+    """One row of ``effects``."""
+
+    tenant: str
+    effect: str
+    turn: str
+    user: str
+    conversation: str
+    seq: int
+    step: int
+    call: int
+    tool: str
+    system: str
+    identity: str | None
+    arguments: str
+    arguments_digest: str
+    occurrence: int
+    key: str
+    undo_key: str
+    request: str
+    receipt: str | None
+    result: str | None
+    evidence: str | None
+    plan: str
+    policy: str
+    reversible: bool
+    keyed: bool
+    can_look_up: bool
+    key_dies_with_undo: bool
+    undo_keyed: bool
+    key_life_ms: int | None
+    send_by_ms: int
+    landing_ms: int
+    max_sends: int
+    max_undo_sends: int
+    title: str
+    no_undo_reason: str | None
+    state: State
+    version: int
+    token: int
+    held_for: str | None
+    error: str | None
+    owned: bool
+    commit_order: int | None
+    sends: int
+    answers: int
+    first_claim_at: datetime | None
+    send_by: datetime | None
+    undo_sends: int
+    undo_refusals: int
+    prepared_at: datetime
+    at: datetime
+
+    @property
+    def ref(self) -> EffectRef:
+        """Return the effect's name."""
+        return EffectRef(tenant=self.tenant, turn=self.turn, effect=self.effect)
+
+    @property
+    def call_plan(self) -> CallPlan:
+        """Return how the tool's calls are run, as declared when the effect was prepared."""
+        return CallPlan.model_validate_json(self.plan)
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests were claimed to be sent and never answered."""
+        return self.sends - self.answers
+
+    @property
+    def wire_until(self) -> datetime | None:
+        """The instant after which no unanswered request can land; None if all were answered."""
+        if self.send_by is None or self.unanswered <= 0:
+            return None
+        return self.send_by + timedelta(milliseconds=self.landing_ms)
+
+    @property
+    def key_until(self) -> datetime | None:
+        """The last instant at which a keyed request may be sent again.
+
+        It must land while the vendor still remembers the key: past that, the same request is a new one.
+        """
+        if self.key_life_ms is None or self.first_claim_at is None:
+            return None
+        return self.first_claim_at + timedelta(
+            milliseconds=self.key_life_ms - self.send_by_ms - self.landing_ms
+        )
+
+
+_TURN_FIELDS: Final = tuple(field.name for field in fields(TurnRow))
+_EFFECT_FIELDS: Final = tuple(field.name for field in fields(EffectRow))
+
+
+def turn_row(row: SqlRow[Any]) -> TurnRow:
+    """Return the typed form of a row of ``turns``."""
+    values = row._mapping  # noqa: SLF001  # SQLAlchemy's public name for a row as a mapping
+    named = {name: values[name] for name in _TURN_FIELDS}
+    named["state"] = TurnState(named["state"])
+    return TurnRow(**named)
+
+
+def effect_row(row: SqlRow[Any]) -> EffectRow:
+    """Return the typed form of a row of ``effects``."""
+    values = row._mapping  # noqa: SLF001  # as above
+    named = {name: values[name] for name in _EFFECT_FIELDS}
+    named["state"] = State(named["state"])
+    return EffectRow(**named)
+
+
+def plan_row(row: EffectRow, *, undo_given_up: bool) -> settle.Row:
+    """Return what the pure plan needs to know of an effect."""
+    return settle.Row(
+        effect=row.effect,
+        state=row.state,
+        order=row.commit_order,
+        owned=row.owned,
+        reversible=row.reversible,
+        keyed=row.keyed,
+        can_look_up=row.can_look_up,
+        key_dies_with_undo=row.key_dies_with_undo,
+        undo_given_up=undo_given_up,
+        wire_until=row.wire_until,
+        key_until=row.key_until,
+        sends_left=row.max_sends - row.sends,
+    )
+
+
+_SAID: Final[dict[State, str]] = {
+    State.PREPARED: "prepared, not sent",
+    State.RELEASED: "not done",
+    State.COMMITTING: "being done",
+    State.ACCEPTED: "accepted, not finished",
+    State.COMMITTED: "done",
+    State.FAILED: "not done: it failed",
+    State.UNKNOWN: "outcome not known yet",
+    State.COMPENSATING: "being undone",
+    State.COMPENSATED: "undone",
+    State.COMPENSATION_FAILED: "done, and could not be undone: a person is needed",
+    State.STANDING: "done, and stands",
+}
+
+
+def note(row: EffectRow) -> str | None:
+    """Return why the effect is as it is, in words, where there is more to say than its state."""
+    if row.error:
+        return row.error
+    return row.no_undo_reason if row.state is State.STANDING else None
+
+
+def brief(row: EffectRow) -> EffectBrief:
+    """Return what a workflow may remember of an effect."""
+    return EffectBrief(
+        effect=row.effect,
+        tool=row.tool,
+        summary=row.title,
+        state=row.state,
+        order=row.commit_order,
+        note=note(row),
+    )
+
+
+def view(row: EffectRow) -> EffectView:
+    """Return the effect as people and clients see it."""
+    needs_attention = row.state is State.COMPENSATION_FAILED or (row.owned and row.state in IN_DOUBT)
+    return EffectView(
+        effect=row.effect,
+        turn=row.turn,
+        conversation=row.conversation,
+        tool=row.tool,
+        identity=row.identity,
+        key=row.key,
+        title=row.title,
+        summary=f"{row.title}: {_SAID[row.state]}",
+        state=row.state,
+        held_for=row.held_for,
+        needs_attention=needs_attention,
+        digest=row.arguments_digest,
+        expires_at=None,
+        undo=None,
+        no_undo_reason=_no_undo_reason(row),
+        error=row.error,
+        version=row.version,
+        order=row.commit_order,
+        at=row.at,
+    )
+
+
+def _no_undo_reason(row: EffectRow) -> str | None:
+    if row.no_undo_reason is not None:
+        return row.no_undo_reason
+    if row.state is State.COMMITTED:
+        return "it is undone with its turn: stop the turn while it runs"
+    return None
+
+
+def settlement(turn: TurnRow, rows: Sequence[EffectRow]) -> Settlement | None:
+    """Return what became of every effect of a turn, or None while it hasn't ended."""
+    if turn.state in OPEN_TURN or turn.ended_at is None:
+        return None
+    lists: dict[str, list[str]] = {}
+    for row in rows:
+        lists.setdefault(row.state.value, []).append(row.effect)
+    named = {name: tuple(ids) for name, ids in lists.items() if name in Settlement.model_fields}
+    return Settlement(at=turn.ended_at, **named)

@@ -1,0 +1,185 @@
+"""Undo, and the question "what next?" of a turn that settles."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from turnsaga import settle
+from turnsaga.errors import IllegalTransition
+from turnsaga.ledger import IN_DOUBT, OPEN_TURN, Event, State, TurnEventName, TurnState
+from turnsaga.models import EffectRef, NextSteps, TurnRef
+from turnsaga.store import schema
+from turnsaga.store._handing import CANT_BE_ASKED, hand_over_row
+from turnsaga.store._payloads import dump_outcome
+from turnsaga.store._rows import EffectRow, brief, effect_row, plan_row
+from turnsaga.store._turns import emit_settled, planned
+from turnsaga.store._unit import TurnUnit
+
+__all__ = ["UndoOutcome", "claim_undo", "next_steps", "owned_steps", "record_undo"]
+
+
+@dataclass(frozen=True)
+class UndoOutcome:
+    """What an attempt to undo learned.
+
+    ``undone``; ``overtaken`` by somebody's change; ``again``, proved not done and worth another try; or
+    none of them, refused for good.
+    """
+
+    undone: bool = False
+    overtaken: bool = False
+    again: bool = False
+    evidence: Mapping[str, Any] | None = None
+    error: str | None = None
+
+
+def next_steps(
+    connection: Connection, ref: TurnRef, *, given_up: Collection[str], now: datetime
+) -> NextSteps:
+    """Carry out what needs no call (release, leave standing, hand over), and return what does.
+
+    When nothing is left, the turn is closed in the same transaction. ``given_up`` names effects whose
+    undo was tried as often as its budget allows. Asked of a turn that has settled before, it goes on
+    with rows that have become committed since; asked of a completed one, it does nothing.
+
+    Raises:
+        IllegalTransition: the turn runs and isn't fenced; fence it first.
+    """
+    unit = TurnUnit.hold(connection, ref, now)
+    if unit.turn.state is TurnState.RUNNING:
+        raise IllegalTransition("turn", unit.turn.state, TurnEventName.SETTLED)
+    rows = unit.effects()
+    if unit.turn.state is TurnState.COMPLETED:
+        _stop_following(unit, rows)
+        return _answer(unit, rows, (), settled=True)
+    while True:
+        answer = settle.plan([plan_row(row, undo_given_up=row.effect in given_up) for row in rows], now=now)
+        own = [step for step in answer.steps if step.action in settle.LEDGER_ONLY]
+        if not own:
+            break
+        by_id = {row.effect: row for row in rows}
+        for step in own:
+            _carry_out(unit, by_id[step.effect], step.action)
+        rows = unit.effects()
+    if answer.settled and unit.turn.state in OPEN_TURN:
+        unit.advance_turn(TurnEventName.SETTLED, ended_at=now)
+        emit_settled(unit, rows)
+    if answer.settled:
+        _stop_following(unit, rows)
+    return _answer(unit, rows, answer.steps, settled=answer.settled)
+
+
+def owned_steps(connection: Connection, ref: TurnRef) -> NextSteps:
+    """Return look-ups of effects that were handed over in doubt: they go on being asked about."""
+    table = schema.effects
+    rows = [
+        effect_row(row)
+        for row in connection.execute(
+            select(table)
+            .where((table.c.tenant == ref.tenant) & (table.c.turn == ref.turn))
+            .order_by(table.c.seq)
+        )
+    ]
+    askable = [row for row in rows if row.state is State.UNKNOWN and row.owned and row.can_look_up]
+    return NextSteps(
+        steps=tuple(planned(row, settle.Action.LOOK_UP) for row in askable),
+        briefs=tuple(brief(row) for row in rows),
+    )
+
+
+def claim_undo(connection: Connection, ref: EffectRef, *, now: datetime) -> tuple[EffectRow, bool]:
+    """Claim an effect to undo it; the second value says whether the undo may be sent.
+
+    An undo that was claimed before is taken over only where the downstream system honours its key: an
+    unkeyed one may have been done, and a second refund is a second refund.
+    """
+    unit = TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
+    row = unit.effect(ref.effect)
+    if not unit.turn.fenced or row.state not in {State.COMMITTED, State.COMPENSATING}:
+        return row, False
+    if any(other.state in IN_DOUBT and not other.owned for other in unit.effects()):
+        return row, False
+    again = row.state is State.COMPENSATING
+    in_doubt = row.undo_sends > row.undo_refusals
+    if again and ((in_doubt and not row.undo_keyed) or row.undo_sends >= row.max_undo_sends):
+        why = f"its undo was tried {row.undo_sends} times without success"
+        if in_doubt and not row.undo_keyed:
+            why = "its undo may have been done, and it can't be sent twice"
+        error = f"{why}: {row.error}" if row.error else why
+        return unit.move(row, Event.UNDO_FAILED, token=row.token + 1, owned=True, error=error), False
+    return _claimed(unit, row), True
+
+
+def record_undo(
+    connection: Connection, ref: EffectRef, token: int, outcome: UndoOutcome, *, now: datetime
+) -> EffectRow:
+    """Write what the undo that holds ``token`` learned; a stale token writes nothing."""
+    unit = TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
+    row = unit.effect(ref.effect)
+    if row.state is not State.COMPENSATING or row.token != token:
+        return row
+    if outcome.again:
+        return unit.note(row, "tool_compensating", undo_refusals=row.undo_refusals + 1, error=outcome.error)
+    if outcome.undone:
+        evidence = dump_outcome(outcome.evidence or {})
+        return unit.move(row, Event.UNDO_CONFIRMED, evidence=evidence, error=None)
+    if outcome.overtaken:
+        return unit.move(row, Event.UNDO_OVERTAKEN, no_undo_reason=outcome.error, error=None)
+    return unit.move(row, Event.UNDO_FAILED, owned=True, error=outcome.error)
+
+
+def _stop_following(unit: TurnUnit, rows: tuple[EffectRow, ...]) -> None:
+    """Take the turn off the sweeper's list once nothing of it can be asked about any more."""
+    askable = any(row.state in IN_DOUBT and row.can_look_up for row in rows)
+    if unit.turn.follow and not askable:
+        unit.set_turn(follow=False)
+
+
+def _claimed(unit: TurnUnit, row: EffectRow) -> EffectRow:
+    return unit.move(
+        row,
+        Event.UNDO_CLAIMED,
+        quiet=row.state is State.COMPENSATING,
+        token=row.token + 1,
+        undo_sends=row.undo_sends + 1,
+    )
+
+
+def _carry_out(unit: TurnUnit, row: EffectRow, action: settle.Action) -> None:
+    if action is settle.Action.RELEASE:
+        unit.move(row, Event.DROPPED, held_for=None, error="not sent: the turn was stopped first")
+    elif action is settle.Action.LEAVE_STANDING:
+        unit.move(row, Event.LEFT_STANDING)
+    elif action is settle.Action.HAND_OVER:
+        hand_over_row(unit, row, CANT_BE_ASKED)
+    else:
+        # Every attempt may have died before its own claim: the row still gets to its end by way of one.
+        claimed = row if row.state is State.COMPENSATING else _claimed(unit, row)
+        unit.move(
+            claimed,
+            Event.UNDO_FAILED,
+            token=claimed.token + 1,
+            owned=True,
+            error=claimed.error or "its undo could not be completed",
+        )
+
+
+def _answer(
+    unit: TurnUnit, rows: tuple[EffectRow, ...], steps: tuple[settle.Step, ...], *, settled: bool
+) -> NextSteps:
+    by_id = {row.effect: row for row in rows}
+    return NextSteps(
+        steps=tuple(
+            planned(by_id[step.effect], step.action, wait_ms=_wait_ms(step.until, unit.now)) for step in steps
+        ),
+        settled=settled,
+        state=unit.turn.state,
+        briefs=tuple(brief(row) for row in rows),
+    )
+
+
+def _wait_ms(until: datetime | None, now: datetime) -> int:
+    return 0 if until is None else max(1, (until - now) // timedelta(milliseconds=1) + 1)

@@ -1,0 +1,250 @@
+"""Turns: start, fence, complete, and what is asked of them as a whole."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, insert, select, update
+
+from turnsaga import settle
+from turnsaga.errors import StartConflict, TurnInProgress
+from turnsaga.keys import digest, turn_id
+from turnsaga.ledger import IN_DOUBT, OPEN_TURN, Event, State, TurnEventName, TurnState
+from turnsaga.models import FenceAnswer, FenceRequest, NextSteps, PlannedStep, Principal, TurnBegun, TurnRef
+from turnsaga.store import schema
+from turnsaga.store._handing import CANT_BE_ASKED, hand_over_row
+from turnsaga.store._payloads import dump
+from turnsaga.store._rows import EffectRow, TurnRow, brief, plan_row, settlement, turn_row
+from turnsaga.store._unit import TurnUnit
+
+__all__ = [
+    "NewTurn",
+    "Started",
+    "begin",
+    "complete",
+    "emit_settled",
+    "fence",
+    "planned",
+    "start",
+    "undecided",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTurn:
+    """What a start asks for. ``policies`` are checked already; ``nonce`` makes its keys its own."""
+
+    principal: Principal
+    conversation: str
+    start_key: str
+    message: str
+    model: str
+    policies: Mapping[str, str]
+    deadline_ms: int | None
+    nonce: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """The turn of a start: a new one, or the one that the same start began before."""
+
+    ref: TurnRef
+    conversation: str
+    state: TurnState
+    created: bool
+    deadline_ms: int | None
+
+
+def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
+    """Insert the turn, or return the one that the same start key began.
+
+    Raises:
+        StartConflict: the key was used with another body.
+        TurnInProgress: the conversation has a turn that hasn't ended.
+    """
+    who = new.principal
+    turn = turn_id(tenant=who.tenant, user=who.user, conversation=new.conversation, start_key=new.start_key)
+    body = digest(
+        {
+            "deadline_ms": new.deadline_ms,
+            "message": new.message,
+            "model": new.model,
+            "policies": dict(new.policies),
+        }
+    )
+    table = schema.turns
+    ref = TurnRef(tenant=who.tenant, turn=turn)
+    present = connection.execute(
+        select(table).where((table.c.tenant == who.tenant) & (table.c.turn == turn))
+    ).one_or_none()
+    if present is not None:
+        row = turn_row(present)
+        if row.start_digest != body:
+            raise StartConflict(turn)
+        return Started(ref, row.conversation, row.state, created=False, deadline_ms=row.deadline_ms)
+    position = _next_position(connection, who, new.conversation, now)
+    busy = connection.execute(
+        select(table.c.turn).where(
+            (table.c.tenant == who.tenant)
+            & (table.c.user == who.user)
+            & (table.c.conversation == new.conversation)
+            & table.c.state.in_(OPEN_TURN)
+        )
+    ).scalar_one_or_none()
+    if busy is not None:
+        raise TurnInProgress(busy)
+    connection.execute(
+        insert(table).values(
+            tenant=who.tenant,
+            turn=turn,
+            user=who.user,
+            conversation=new.conversation,
+            position=position,
+            start_digest=body,
+            state=TurnState.RUNNING,
+            nonce=new.nonce,
+            message=dump(new.message),
+            model=new.model,
+            policies=dump(dict(new.policies)),
+            deadline_ms=new.deadline_ms,
+            next_event=1,
+            next_order=1,
+            next_seq=1,
+            created_at=now,
+        )
+    )
+    unit = TurnUnit.hold(connection, ref, now)
+    unit.emit("turn_started", {"turn": turn, "conversation": new.conversation, "state": TurnState.RUNNING})
+    return Started(ref, new.conversation, TurnState.RUNNING, created=True, deadline_ms=new.deadline_ms)
+
+
+def begin(connection: Connection, ref: TurnRef, *, now: datetime) -> TurnBegun:
+    """Note that a run of the turn's workflow has begun, and return what the ledger already holds."""
+    unit = TurnUnit.hold(connection, ref, now)
+    if unit.turn.begun_at is None:
+        unit.set_turn(begun_at=now)
+    return TurnBegun(state=unit.turn.state, briefs=tuple(brief(row) for row in unit.effects()))
+
+
+def fence(connection: Connection, request: FenceRequest, *, now: datetime) -> FenceAnswer:
+    """Write the fence if the turn runs: from this transaction's end on, no gate opens.
+
+    The first one counts. On a turn that is settling or has ended it changes nothing.
+
+    Raises:
+        NotFound: there is no such turn.
+    """
+    unit = TurnUnit.hold(connection, TurnRef(tenant=request.tenant, turn=request.turn), now)
+    if unit.turn.fenced or unit.turn.state is not TurnState.RUNNING:
+        return FenceAnswer(first=False, state=unit.turn.state)
+    aborts = request.cause == "abort"
+    unit.advance_turn(
+        TurnEventName.ABORT_ACCEPTED if aborts else TurnEventName.FAILURE_MET,
+        fence=now,
+        fence_cause=request.cause,
+        fence_via=request.via,
+        fence_by=request.by,
+        seen=request.seen,
+        reason=request.reason,
+    )
+    unit.emit(
+        "turn_aborting",
+        {
+            "turn": request.turn,
+            "state": unit.turn.state,
+            "reason": request.reason,
+            "by": request.by,
+            "via": request.via,
+            "seen": request.seen,
+        },
+    )
+    return FenceAnswer(first=True, state=unit.turn.state)
+
+
+def complete(connection: Connection, ref: TurnRef, *, now: datetime) -> NextSteps:
+    """Complete the turn by compare-and-set; the answer's ``state`` says who won.
+
+    While an effect is still in doubt and nobody's, the turn isn't completed and the answer says what is
+    to be done first. Once the turn is fenced it can't be completed any more.
+    """
+    unit = TurnUnit.hold_running(connection, ref, now)
+    if unit is None:
+        other = TurnUnit.hold(connection, ref, now)
+        return NextSteps(state=other.turn.state, briefs=tuple(brief(row) for row in other.effects()))
+    steps = _undecided(unit)
+    rows = unit.effects()
+    if not steps:
+        unit.advance_turn(TurnEventName.COMPLETED, ended_at=now)
+        emit_settled(unit, rows)
+    return NextSteps(
+        steps=steps, settled=not steps, state=unit.turn.state, briefs=tuple(brief(row) for row in rows)
+    )
+
+
+def undecided(connection: Connection, ref: TurnRef, *, now: datetime) -> NextSteps:
+    """Return what has to be done about effects in doubt that no call of this turn works on any more.
+
+    For a turn that runs, after its calls have ended. One whose outcome can't be had is handed over here.
+    """
+    unit = TurnUnit.hold_running(connection, ref, now)
+    steps = () if unit is None else _undecided(unit)
+    unit = unit or TurnUnit.hold(connection, ref, now)
+    rows = unit.effects()
+    return NextSteps(steps=steps, state=unit.turn.state, briefs=tuple(brief(row) for row in rows))
+
+
+def _undecided(unit: TurnUnit) -> tuple[PlannedStep, ...]:
+    steps: list[PlannedStep] = []
+    for row in unit.effects():
+        if row.state is State.PREPARED:
+            unit.move(row, Event.DROPPED, held_for=None, error="not sent: its attempts ended before the gate")
+        elif row.state in IN_DOUBT and not row.owned:
+            action = settle.resolution(plan_row(row, undo_given_up=False), fenced=False, now=unit.now)
+            if action is settle.Action.HAND_OVER:
+                hand_over_row(unit, row, CANT_BE_ASKED)
+            else:
+                steps.append(planned(row, action))
+    return tuple(steps)
+
+
+def planned(row: EffectRow, action: settle.Action, *, wait_ms: int = 0) -> PlannedStep:
+    """Return one action on an effect in the form that a workflow carries out."""
+    return PlannedStep(
+        action=action.value,
+        effect=row.effect,
+        step=row.step,
+        call=row.call_plan,
+        wait_ms=wait_ms,
+    )
+
+
+def emit_settled(unit: TurnUnit, rows: tuple[EffectRow, ...]) -> None:
+    """Write the turn's last event."""
+    result = settlement(unit.turn, rows)
+    unit.emit(
+        "turn_settled",
+        {
+            "turn": unit.turn.turn,
+            "state": unit.turn.state,
+            "reason": unit.turn.reason,
+            "settlement": None if result is None else result.model_dump(mode="json"),
+        },
+    )
+
+
+def _next_position(connection: Connection, who: Principal, conversation: str, now: datetime) -> int:
+    table = schema.conversations
+    mine = (
+        (table.c.tenant == who.tenant) & (table.c.user == who.user) & (table.c.conversation == conversation)
+    )
+    taken = connection.execute(
+        update(table).where(mine).values(turns=table.c.turns + 1).returning(table.c.turns)
+    ).scalar_one_or_none()
+    if taken is not None:
+        return int(taken)
+    connection.execute(
+        insert(table).values(
+            tenant=who.tenant, user=who.user, conversation=conversation, created_at=now, turns=1
+        )
+    )
+    return 1

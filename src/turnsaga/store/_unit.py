@@ -1,0 +1,203 @@
+"""One transaction on one turn: it holds the turn's row, moves effects, and writes the events of that.
+
+The fence, the gate, prepare's insert and ``completed`` all begin with the same statement, an UPDATE of
+the turn's row. So they come one after the other, whatever the database's isolation: a condition on the
+turn that is only read, or asked for in a sub-select, can be true for two of them at once.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, Self
+
+from sqlalchemy import ColumnElement, Connection, insert, select, update
+
+from turnsaga.errors import NotFound, StaleWrite
+from turnsaga.ledger import IN_DOUBT, Event, State, TurnEventName, TurnState, advance, advance_turn
+from turnsaga.models import TurnRef
+from turnsaga.store import schema
+from turnsaga.store._payloads import dump
+from turnsaga.store._rows import EffectRow, TurnRow, effect_row, turn_row, view
+
+__all__ = ["TurnUnit"]
+
+_KINDS: Final[Mapping[State, str]] = {state: f"tool_{state.value}" for state in State} | {
+    State.COMPENSATION_FAILED: "tool_attention"
+}
+
+
+class TurnUnit:
+    """The turn's row, held until the transaction ends, and what happens to its effects meanwhile."""
+
+    def __init__(self, connection: Connection, turn: TurnRow, now: datetime) -> None:
+        self.connection = connection
+        self.turn = turn
+        self.now = now
+        self._next_event = turn.next_event
+
+    @classmethod
+    def hold(cls, connection: Connection, ref: TurnRef, now: datetime) -> Self:
+        """Take the turn's row, whatever its state.
+
+        Raises:
+            NotFound: there is no such turn.
+        """
+        row = _take(connection, _named(ref))
+        if row is None:
+            raise NotFound("turn", ref.turn)
+        return cls(connection, row, now)
+
+    @classmethod
+    def hold_running(cls, connection: Connection, ref: TurnRef, now: datetime) -> Self | None:
+        """Take the turn's row if it runs and isn't fenced: the condition and the lock are one statement."""
+        table = schema.turns
+        row = _take(connection, _named(ref) & table.c.fence.is_(None) & (table.c.state == TurnState.RUNNING))
+        return None if row is None else cls(connection, row, now)
+
+    def effects(self) -> tuple[EffectRow, ...]:
+        """Return the turn's effects in the order in which they were prepared."""
+        table = schema.effects
+        rows = self.connection.execute(
+            select(table)
+            .where((table.c.tenant == self.turn.tenant) & (table.c.turn == self.turn.turn))
+            .order_by(table.c.seq)
+        )
+        return tuple(effect_row(row) for row in rows)
+
+    def effect(self, effect: str) -> EffectRow:
+        """Return one effect of the turn.
+
+        Raises:
+            NotFound: the turn has no such effect.
+        """
+        table = schema.effects
+        row = self.connection.execute(
+            select(table).where(
+                (table.c.tenant == self.turn.tenant)
+                & (table.c.effect == effect)
+                & (table.c.turn == self.turn.turn)
+            )
+        ).one_or_none()
+        if row is None:
+            raise NotFound("effect", effect)
+        return effect_row(row)
+
+    def move(self, row: EffectRow, event: Event, *, quiet: bool = False, **changes: Any) -> EffectRow:  # noqa: ANN401
+        """Advance one effect by compare-and-set on state, version and token, and write its event.
+
+        ``quiet`` writes no event: a claim that is taken again changes nothing that people see.
+
+        Raises:
+            IllegalTransition: the table has no such pair.
+            StaleWrite: the row has moved since it was read.
+        """
+        table = schema.effects
+        state = advance(row.state, event)
+        moved = self.connection.execute(
+            update(table)
+            .where(
+                (table.c.tenant == row.tenant)
+                & (table.c.effect == row.effect)
+                & (table.c.state == row.state)
+                & (table.c.version == row.version)
+                & (table.c.token == row.token)
+            )
+            .values(state=state, version=row.version + 1, at=self.now, **changes)
+            .returning(table)
+        ).one_or_none()
+        if moved is None:
+            raise StaleWrite(row.effect, row.token)
+        new = effect_row(moved)
+        self._follow(new)
+        if not quiet:
+            attention = event is Event.HANDED_OVER
+            self.emit("tool_attention" if attention else _KINDS[state], view(new).model_dump(mode="json"))
+        return new
+
+    def _follow(self, row: EffectRow) -> None:
+        """Put the turn on the sweeper's list if this effect has to be followed without its run."""
+        landed_late = row.state is State.COMMITTED and self.turn.state in {
+            TurnState.ABORTED,
+            TurnState.FAILED,
+        }
+        if (landed_late or (row.owned and row.state in IN_DOUBT)) and not self.turn.follow:
+            self.set_turn(follow=True)
+
+    def note(self, row: EffectRow, kind: str, **changes: Any) -> EffectRow:  # noqa: ANN401
+        """Change what is said of an effect without changing its state, and write an event of that kind.
+
+        Raises:
+            StaleWrite: the row has moved since it was read.
+        """
+        table = schema.effects
+        moved = self.connection.execute(
+            update(table)
+            .where(
+                (table.c.tenant == row.tenant)
+                & (table.c.effect == row.effect)
+                & (table.c.version == row.version)
+            )
+            .values(version=row.version + 1, at=self.now, **changes)
+            .returning(table)
+        ).one_or_none()
+        if moved is None:
+            raise StaleWrite(row.effect, row.token)
+        new = effect_row(moved)
+        self.emit(kind, view(new).model_dump(mode="json"))
+        return new
+
+    def announce(self, row: EffectRow) -> None:
+        """Write the event of an effect that has just been inserted."""
+        self.emit(_KINDS[row.state], view(row).model_dump(mode="json"))
+
+    def commit_order(self) -> int:
+        """Return the next place among the turn's commits, and take it."""
+        order = self.turn.next_order
+        self.set_turn(next_order=order + 1)
+        return order
+
+    def advance_turn(self, event: TurnEventName, **changes: Any) -> None:  # noqa: ANN401
+        """Move the turn itself.
+
+        Raises:
+            IllegalTransition: the table has no such pair.
+        """
+        self.set_turn(state=advance_turn(self.turn.state, event), **changes)
+
+    def set_turn(self, **changes: Any) -> None:  # noqa: ANN401
+        """Change the turn's row, which this transaction holds."""
+        table = schema.turns
+        row = self.connection.execute(
+            update(table)
+            .where((table.c.tenant == self.turn.tenant) & (table.c.turn == self.turn.turn))
+            .values(**changes)
+            .returning(table)
+        ).one()
+        self.turn = turn_row(row)
+
+    def emit(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Write one event under the turn's next number, in this very transaction."""
+        number = self._next_event
+        self._next_event = number + 1
+        self.connection.execute(
+            insert(schema.turn_events).values(
+                tenant=self.turn.tenant,
+                turn=self.turn.turn,
+                number=number,
+                kind=kind,
+                data=dump(data),
+                at=self.now,
+            )
+        )
+        self.set_turn(next_event=self._next_event)
+
+
+def _named(ref: TurnRef) -> ColumnElement[bool]:
+    table = schema.turns
+    return (table.c.tenant == ref.tenant) & (table.c.turn == ref.turn)
+
+
+def _take(connection: Connection, condition: ColumnElement[bool]) -> TurnRow | None:
+    table = schema.turns
+    statement = update(table).where(condition).values(next_event=table.c.next_event).returning(table)
+    row = connection.execute(statement).one_or_none()
+    return None if row is None else turn_row(row)

@@ -1,0 +1,209 @@
+"""What is read for people: turns, effects and events, always within one owner's things."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Connection, select, update
+
+from turnsaga.errors import NotFound
+from turnsaga.ledger import OPEN_TURN, State
+from turnsaga.models import EffectRef, EffectView, Principal, TurnEvent, TurnRef, TurnView
+from turnsaga.store import schema
+from turnsaga.store._payloads import load_object
+from turnsaga.store._rows import EffectRow, TurnRow, effect_row, settlement, turn_row, view
+
+__all__ = [
+    "EventPage",
+    "acknowledge",
+    "active_turn",
+    "conversation_effects",
+    "effect_by_key",
+    "effect_view",
+    "event_page",
+    "load_effect",
+    "outstanding",
+    "turn_ref",
+    "turn_view",
+]
+
+
+@dataclass(frozen=True)
+class EventPage:
+    """Events after a number, and whether the turn's last one is among or before them."""
+
+    events: tuple[TurnEvent, ...]
+    ended: bool
+
+
+def turn_ref(connection: Connection, who: Principal, turn: str) -> TurnRef:
+    """Return the name of a turn of this owner.
+
+    Raises:
+        NotFound: there is no such turn, or it is somebody else's.
+    """
+    row = _turn(connection, who, turn)
+    return TurnRef(tenant=row.tenant, turn=row.turn)
+
+
+def turn_view(connection: Connection, who: Principal, turn: str) -> TurnView:
+    """Return a turn with its effects and, once it has ended, its settlement.
+
+    Raises:
+        NotFound: there is no such turn, or it is somebody else's.
+    """
+    row = _turn(connection, who, turn)
+    table = schema.effects
+    rows = [
+        effect_row(found)
+        for found in connection.execute(
+            select(table)
+            .where((table.c.tenant == row.tenant) & (table.c.turn == row.turn))
+            .order_by(table.c.seq)
+        )
+    ]
+    return TurnView(
+        turn=row.turn,
+        conversation=row.conversation,
+        state=row.state,
+        reason=row.reason,
+        effects=tuple(view(found) for found in rows),
+        settlement=settlement(row, rows),
+    )
+
+
+def active_turn(connection: Connection, who: Principal, conversation: str) -> str | None:
+    """Return the turn of a conversation that hasn't ended, if there is one."""
+    table = schema.turns
+    return connection.execute(
+        select(table.c.turn).where(
+            (table.c.tenant == who.tenant)
+            & (table.c.user == who.user)
+            & (table.c.conversation == conversation)
+            & table.c.state.in_(OPEN_TURN)
+        )
+    ).scalar_one_or_none()
+
+
+def event_page(connection: Connection, who: Principal, turn: str, *, after: int, limit: int) -> EventPage:
+    """Return at most ``limit`` events of a turn whose numbers are above ``after``, in their order.
+
+    Raises:
+        NotFound: there is no such turn, or it is somebody else's.
+    """
+    row = _turn(connection, who, turn)
+    table = schema.turn_events
+    found = connection.execute(
+        select(table)
+        .where((table.c.tenant == row.tenant) & (table.c.turn == row.turn) & (table.c.number > after))
+        .order_by(table.c.number)
+        .limit(limit)
+    )
+    events = tuple(
+        TurnEvent(
+            turn=event.turn, number=event.number, kind=event.kind, data=load_object(event.data), at=event.at
+        )
+        for event in found
+    )
+    last = events[-1].number if events else after
+    return EventPage(events, ended=row.state not in OPEN_TURN and last >= row.next_event - 1)
+
+
+def effect_view(connection: Connection, who: Principal, effect: str) -> EffectView:
+    """Return one effect of this owner.
+
+    Raises:
+        NotFound: there is no such effect, or it is somebody else's.
+    """
+    return view(_effect(connection, who, schema.effects.c.effect == effect, effect))
+
+
+def effect_by_key(connection: Connection, who: Principal, key: str) -> EffectView:
+    """Return the effect of this owner that a key stands for.
+
+    Raises:
+        NotFound: there is no such effect, or it is somebody else's.
+    """
+    return view(_effect(connection, who, schema.effects.c.key == key, key))
+
+
+def conversation_effects(connection: Connection, who: Principal, conversation: str) -> tuple[EffectView, ...]:
+    """Return the effects of a conversation in the order in which they were prepared."""
+    return _listed(connection, who, schema.effects.c.conversation == conversation)
+
+
+def outstanding(connection: Connection, who: Principal, *, only: bool) -> tuple[EffectView, ...]:
+    """Return the account's effects; with ``only``, those that its user has yet to be told of."""
+    table = schema.effects
+    condition: ColumnElement[bool] = table.c.tenant == who.tenant
+    if only:
+        condition = table.c.acknowledged_at.is_(None) & table.c.state.in_(
+            [State.STANDING, State.UNKNOWN, State.ACCEPTED, State.COMPENSATION_FAILED]
+        )
+    return _listed(connection, who, condition)
+
+
+def acknowledge(connection: Connection, who: Principal, effect: str, *, now: datetime) -> EffectView:
+    """Note that the user has seen an effect that stands; a second time changes nothing.
+
+    Raises:
+        NotFound: there is no such effect, or it is somebody else's.
+    """
+    row = _effect(connection, who, schema.effects.c.effect == effect, effect)
+    table = schema.effects
+    connection.execute(
+        update(table)
+        .where(
+            (table.c.tenant == row.tenant) & (table.c.effect == effect) & table.c.acknowledged_at.is_(None)
+        )
+        .values(acknowledged_at=now)
+    )
+    return view(row)
+
+
+def load_effect(connection: Connection, ref: EffectRef) -> EffectRow:
+    """Return an effect's row, for the worker that carries it out.
+
+    Raises:
+        NotFound: there is no such effect.
+    """
+    table = schema.effects
+    row = connection.execute(
+        select(table).where(
+            (table.c.tenant == ref.tenant) & (table.c.effect == ref.effect) & (table.c.turn == ref.turn)
+        )
+    ).one_or_none()
+    if row is None:
+        raise NotFound("effect", ref.effect)
+    return effect_row(row)
+
+
+def _turn(connection: Connection, who: Principal, turn: str) -> TurnRow:
+    table = schema.turns
+    row = connection.execute(
+        select(table).where(
+            (table.c.tenant == who.tenant) & (table.c.turn == turn) & (table.c.user == who.user)
+        )
+    ).one_or_none()
+    if row is None:
+        raise NotFound("turn", turn)
+    return turn_row(row)
+
+
+def _effect(connection: Connection, who: Principal, condition: ColumnElement[bool], name: str) -> EffectRow:
+    table = schema.effects
+    row = connection.execute(
+        select(table).where((table.c.tenant == who.tenant) & (table.c.user == who.user) & condition)
+    ).one_or_none()
+    if row is None:
+        raise NotFound("effect", name)
+    return effect_row(row)
+
+
+def _listed(connection: Connection, who: Principal, condition: ColumnElement[bool]) -> tuple[EffectView, ...]:
+    table = schema.effects
+    rows = connection.execute(
+        select(table)
+        .where((table.c.tenant == who.tenant) & (table.c.user == who.user) & condition)
+        .order_by(table.c.prepared_at, table.c.seq)
+    )
+    return tuple(view(effect_row(row)) for row in rows)

@@ -1,0 +1,233 @@
+"""The ledger: every question and every change, each one whole transaction.
+
+This is the only module that others use of the store; the functions behind it take a connection, so that
+a transaction is written as plain code and read from top to bottom.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from turnsaga.errors import StoreUnavailable
+from turnsaga.models import (
+    CallRef,
+    EffectRef,
+    EffectView,
+    FenceAnswer,
+    FenceRequest,
+    NextSteps,
+    Principal,
+    StepRef,
+    TurnBegun,
+    TurnRef,
+    TurnView,
+)
+from turnsaga.store import _commits, _deployment, _handing, _replies, _settling, _turns, _views
+from turnsaga.store._engine import Database
+from turnsaga.store._rows import EffectRow
+from turnsaga.store.migrations import migrate
+from turnsaga.tools import ToolCard
+
+__all__ = ["SqlStore"]
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class SqlStore:
+    """The ledger in a SQL database. One instance a process; ``open`` before the first use.
+
+    Every method may raise ``StoreUnavailable`` once the database has not answered for some seconds:
+    nothing was written then, and the same call may be made again.
+    """
+
+    def __init__(self, url: str, *, clock: Callable[[], datetime] = _utc_now) -> None:
+        self._database = Database(url)
+        self._clock = clock
+
+    @property
+    def where(self) -> str:
+        """The database's address without its password."""
+        return self._database.where
+
+    async def open(self, *, patience_s: float = 0.0) -> None:
+        """Bring the schema to this version's revision, waiting up to ``patience_s`` for the database.
+
+        Raises:
+            StoreUnavailable: it didn't answer.
+        """
+        give_up = asyncio.get_running_loop().time() + patience_s
+        while True:
+            try:
+                await self._database.write(migrate)
+            except StoreUnavailable:
+                if asyncio.get_running_loop().time() >= give_up:
+                    raise
+            else:
+                return
+
+    async def close(self) -> None:
+        """Wait for what is under way, then let the database go."""
+        await self._database.close()
+
+    # Turns
+
+    async def start_turn(self, new: _turns.NewTurn) -> _turns.Started:
+        """Insert a turn, or return the one that the same start began. See ``_turns.start``."""
+        return await self._database.write(_turns.start, new, now=self._clock())
+
+    async def begin_turn(self, ref: TurnRef) -> TurnBegun:
+        """Note that a run of the turn's workflow has begun."""
+        return await self._database.write(_turns.begin, ref, now=self._clock())
+
+    async def fence(self, request: FenceRequest) -> FenceAnswer:
+        """Write the turn's fence if it runs; the first one counts."""
+        return await self._database.write(_turns.fence, request, now=self._clock())
+
+    async def complete_turn(self, ref: TurnRef) -> NextSteps:
+        """Complete the turn unless it is fenced or has effects in doubt."""
+        return await self._database.write(_turns.complete, ref, now=self._clock())
+
+    async def undecided(self, ref: TurnRef) -> NextSteps:
+        """Return what has to be done about effects in doubt that no call works on any more."""
+        return await self._database.write(_turns.undecided, ref, now=self._clock())
+
+    async def next_steps(self, ref: TurnRef, *, given_up: Collection[str] = ()) -> NextSteps:
+        """Settle what needs no call, and return what does; closes the turn when nothing is left."""
+        return await self._database.write(_settling.next_steps, ref, given_up=given_up, now=self._clock())
+
+    async def owned_steps(self, ref: TurnRef) -> NextSteps:
+        """Return what can be asked again about effects that were handed over."""
+        return await self._database.read(_settling.owned_steps, ref)
+
+    # The deployment
+
+    async def write_tool_cards(self, cards: Mapping[str, ToolCard]) -> None:
+        """Put these tools in place of those that the ledger knew."""
+        await self._database.write(_deployment.write_tool_cards, cards, now=self._clock())
+
+    async def tool_cards(self) -> dict[str, ToolCard]:
+        """Return the tools that workers have, by name."""
+        return await self._database.read(_deployment.tool_cards)
+
+    async def engine(self) -> _deployment.EngineName | None:
+        """Return the Temporal that this ledger belongs to."""
+        return await self._database.read(_deployment.engine)
+
+    async def set_engine(self, name: _deployment.EngineName) -> None:
+        """Make this the Temporal that the ledger belongs to."""
+        await self._database.write(_deployment.set_engine, name, now=self._clock())
+
+    async def turns_to_sweep(self, *, before: datetime, limit: int) -> tuple[_deployment.OpenTurn, ...]:
+        """Return turns that may need a recovery, oldest first."""
+        return await self._database.read(_deployment.turns_to_sweep, before=before, limit=limit)
+
+    # Replies
+
+    async def step_context(self, ref: StepRef) -> _replies.StepContext:
+        """Return what one model request needs."""
+        return await self._database.read(_replies.step_context, ref)
+
+    async def append_text(self, ref: StepRef, text: str) -> bool:
+        """Add text to the turn's events; False once the turn is fenced."""
+        return await self._database.write(_replies.append_text, ref, text, now=self._clock())
+
+    async def restart_step(self, ref: StepRef, attempt: int) -> bool:
+        """Say that this step's text so far is void; False once the turn is fenced."""
+        return await self._database.write(_replies.restart_step, ref, attempt, now=self._clock())
+
+    async def record_reply(self, ref: StepRef, reply: _replies.NewReply) -> bool:
+        """Store a whole reply; False once the turn is fenced."""
+        return await self._database.write(_replies.record_reply, ref, reply, now=self._clock())
+
+    async def record_result(self, ref: CallRef, result: object, *, is_error: bool) -> None:
+        """Store the result of a call that has no effect; the first one stays."""
+        await self._database.write(_replies.record_result, ref, result, is_error=is_error, now=self._clock())
+
+    # Effects
+
+    async def call_context(self, ref: CallRef) -> _commits.CallContext:
+        """Return a stored call."""
+        return await self._database.read(_commits.call_context, ref)
+
+    async def claim_commit(self, ref: CallRef, new: _commits.NewEffect | None) -> _commits.Claim:
+        """Prepare the call's effect if it has none yet, and open the gate."""
+        return await self._database.write(_commits.claim_commit, ref, new, now=self._clock())
+
+    async def drop(self, ref: EffectRef, reason: str) -> EffectRow:
+        """Release an effect that is prepared and not to be sent."""
+        return await self._database.write(_commits.drop, ref, reason, now=self._clock())
+
+    async def record_commit(self, ref: EffectRef, token: int, outcome: _commits.CommitOutcome) -> EffectRow:
+        """Write what the attempt that holds ``token`` learned."""
+        return await self._database.write(_commits.record_commit, ref, token, outcome, now=self._clock())
+
+    async def begin_lookup(self, ref: EffectRef) -> EffectRow:
+        """Take the claim away from an attempt that gave no answer."""
+        return await self._database.write(_commits.begin_lookup, ref, now=self._clock())
+
+    async def record_lookup(
+        self, ref: EffectRef, token: int, found: _commits.CommitOutcome | None, *, asked_at: datetime
+    ) -> EffectRow:
+        """Write a look-up's answer; None is "not found"."""
+        return await self._database.write(
+            _commits.record_lookup, ref, token, found, asked_at=asked_at, now=self._clock()
+        )
+
+    async def hand_over(self, ref: EffectRef, reason: str) -> EffectRow:
+        """Show an effect in doubt as open, to be followed by somebody."""
+        return await self._database.write(_handing.hand_over, ref, reason, now=self._clock())
+
+    async def claim_undo(self, ref: EffectRef) -> tuple[EffectRow, bool]:
+        """Claim an effect to undo it; the second value says whether the undo may be sent."""
+        return await self._database.write(_settling.claim_undo, ref, now=self._clock())
+
+    async def record_undo(self, ref: EffectRef, token: int, outcome: _settling.UndoOutcome) -> EffectRow:
+        """Write what the undo that holds ``token`` learned."""
+        return await self._database.write(_settling.record_undo, ref, token, outcome, now=self._clock())
+
+    async def load_effect(self, ref: EffectRef) -> EffectRow:
+        """Return an effect's row."""
+        return await self._database.read(_views.load_effect, ref)
+
+    # Views, within one owner's things
+
+    async def turn_ref(self, who: Principal, turn: str) -> TurnRef:
+        """Return the name of a turn of this owner."""
+        return await self._database.read(_views.turn_ref, who, turn)
+
+    async def turn_view(self, who: Principal, turn: str) -> TurnView:
+        """Return a turn with its effects and its settlement."""
+        return await self._database.read(_views.turn_view, who, turn)
+
+    async def active_turn(self, who: Principal, conversation: str) -> str | None:
+        """Return the turn of a conversation that hasn't ended."""
+        return await self._database.read(_views.active_turn, who, conversation)
+
+    async def event_page(
+        self, who: Principal, turn: str, *, after: int, limit: int = 500
+    ) -> _views.EventPage:
+        """Return events of a turn after a number."""
+        return await self._database.read(_views.event_page, who, turn, after=after, limit=limit)
+
+    async def effect_view(self, who: Principal, effect: str) -> EffectView:
+        """Return one effect of this owner."""
+        return await self._database.read(_views.effect_view, who, effect)
+
+    async def effect_by_key(self, who: Principal, key: str) -> EffectView:
+        """Return the effect of this owner that a key stands for."""
+        return await self._database.read(_views.effect_by_key, who, key)
+
+    async def conversation_effects(self, who: Principal, conversation: str) -> tuple[EffectView, ...]:
+        """Return the effects of a conversation."""
+        return await self._database.read(_views.conversation_effects, who, conversation)
+
+    async def account_effects(self, who: Principal, *, outstanding: bool) -> tuple[EffectView, ...]:
+        """Return the account's effects, or only those that its user has yet to be told of."""
+        return await self._database.read(_views.outstanding, who, only=outstanding)
+
+    async def acknowledge(self, who: Principal, effect: str) -> EffectView:
+        """Note that the user has seen an effect that stands."""
+        return await self._database.write(_views.acknowledge, who, effect, now=self._clock())
