@@ -1,0 +1,232 @@
+"""What a tool is declared with."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final, Generic, TypeVar
+
+from pydantic import BaseModel
+
+__all__ = [
+    "AVAILABLE_POLICIES",
+    "Call",
+    "CommitPolicy",
+    "Committed",
+    "EffectTool",
+    "Found",
+    "JsonObject",
+    "Keyed",
+    "Limits",
+    "Missing",
+    "Once",
+    "Prepared",
+    "ReadTool",
+    "Repeat",
+    "Running",
+    "SearchResult",
+    "Tool",
+    "Undone",
+]
+
+A = TypeVar("A", bound=BaseModel)
+JsonObject = Mapping[str, Any]
+
+
+class CommitPolicy(StrEnum):
+    """When a tool's effect is committed. ``!`` asks by name for an irreversible one to commit at once."""
+
+    CONFIRMED = "confirmed"
+    TURN_END = "turn_end"
+    IMMEDIATE = "immediate"
+    IMMEDIATE_BY_NAME = "immediate!"
+    OFF = "off"
+
+
+AVAILABLE_POLICIES: Final = frozenset({CommitPolicy.IMMEDIATE, CommitPolicy.IMMEDIATE_BY_NAME})
+"""The policies that this version carries out; the others are refused by name."""
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """The downstream system honours the key: a second call within ``lifetime`` returns the first result.
+
+    ``dies_with_undo`` is for systems whose key is the object's own id: once the object is gone, the same
+    request would make it anew, so an undo waits until no request can still be under way.
+    """
+
+    lifetime: timedelta
+    dies_with_undo: bool = False
+
+
+@dataclass(frozen=True)
+class Once:
+    """The downstream system promises nothing: a call is sent once, and then asked about."""
+
+
+Repeat = Keyed | Once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The bounds of one tool's calls.
+
+    ``send_by``: how long after its claim an attempt may still send. ``call``: one call to the system.
+    ``sends``: how often a keyed request is sent at most. ``landing_window``: how long after its last
+    moment of sending a request can still take effect; a "not found" is believed only after that.
+    ``wait``: how long a call waits for a busy resource. ``resolve``: how long the outcome of a lost call
+    is looked for before it is handed to a person. ``undo_sends`` and ``undo_total`` bound the undo, which
+    has a budget of its own.
+    """
+
+    send_by: timedelta = timedelta(seconds=5)
+    call: timedelta = timedelta(seconds=30)
+    sends: int = 5
+    landing_window: timedelta = timedelta(seconds=30)
+    wait: timedelta = timedelta(seconds=30)
+    resolve: timedelta = timedelta(minutes=2)
+    undo_call: timedelta = timedelta(seconds=30)
+    undo_sends: int = 5
+    undo_total: timedelta = timedelta(minutes=2)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What each of a tool's functions is told beside its request.
+
+    ``key`` is the idempotency key to send: the effect's in a commit or look-up, the undo's in an undo.
+    ``effect_key`` is always the effect's. ``remaining`` is the time that is left, a duration, since
+    clocks differ.
+    """
+
+    tenant: str
+    user: str
+    turn: str
+    effect: str
+    key: str
+    effect_key: str
+    remaining: timedelta
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers that every call to a downstream system carries."""
+        left = max(0, int(self.remaining.total_seconds() * 1000))
+        return {"Idempotency-Key": self.key, "Turnsaga-Remaining-Ms": str(left)}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The exact request that will be sent, a JSON object, and the business identity that it is about."""
+
+    request: JsonObject
+    identity: str | None = None
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The effect is applied. ``receipt`` is what undo and proof need; ``result`` is told to the model."""
+
+    receipt: JsonObject
+    result: JsonObject | str | None = None
+
+
+@dataclass(frozen=True)
+class Undone:
+    """The effect is undone. ``evidence`` is what the system answered; an undo without any isn't believed."""
+
+    evidence: JsonObject
+
+
+@dataclass(frozen=True)
+class Found:
+    """A look-up found the effect applied."""
+
+    receipt: JsonObject
+    result: JsonObject | str | None = None
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A look-up found nothing. It is believed only once no request can land any more."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A look-up learned that the system is still at it."""
+
+
+SearchResult = Found | Missing | Running
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadTool(Generic[A]):
+    """A tool that changes nothing: it may run twice, and leaves no row in the ledger of effects.
+
+    ``read`` returns what the model is told. ``says`` is a sentence for people with the names of
+    arguments in braces.
+    """
+
+    name: str
+    description: str
+    arguments: type[A]
+    read: Callable[[A, Call], Awaitable[JsonObject | str]]
+    says: str
+    timeout: timedelta = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffectTool(Generic[A]):
+    """A tool that changes something outside.
+
+    Args:
+        name: ``[a-z][a-z0-9_]*``; part of activity names and of keys, so never renamed.
+        description: what the model is told about the tool.
+        arguments: a pydantic model; what it parses is what is keyed, stored and shown.
+        system: the downstream system; business identities count per system and tenant.
+        says: the effect as a sentence, the names of arguments in braces: "charge {amount} {currency}".
+        commit: sends the stored request; raises ``NotApplied`` or ``StillRunning`` where it knows better
+            than "unknown".
+        prepare: checks preconditions and returns the exact request; without it the request is the
+            parsed arguments as JSON. Must change nothing outside.
+        reversible: True needs ``compensate``; False needs ``irreversible_because``.
+        compensate: undoes what ``receipt`` names, and returns evidence.
+        check_undone: reads back whether the effect is gone; an undo that it denies isn't believed.
+        undo_says: the undo as a sentence.
+        undo_repeat: what the system promises about a repeated undo.
+        irreversible_because: why there is no undo; shown to people.
+        repeat: what the system promises about a repeated commit.
+        lookup: asks by the key, or by a reference that the request carries.
+        identity: the business identity of the arguments ("INV-7"), unless ``prepare`` names it.
+        resources: names of what the effect touches; effects on one resource are ordered across turns.
+        repeatable: a repeat with the same arguments in one turn is a new effect rather than the same.
+        commits: the default policy; None takes the strictest that this version has.
+        limits: bounds of calls.
+    """
+
+    name: str
+    description: str
+    arguments: type[A]
+    system: str
+    says: str
+    commit: Callable[[JsonObject, Call], Awaitable[Committed]]
+    prepare: Callable[[A, Call], Awaitable[Prepared]] | None = None
+    reversible: bool = False
+    compensate: Callable[[JsonObject, JsonObject, Call], Awaitable[Undone]] | None = None
+    check_undone: Callable[[JsonObject, JsonObject, Call], Awaitable[bool]] | None = None
+    undo_says: str | None = None
+    undo_repeat: Repeat = Once()
+    irreversible_because: str | None = None
+    repeat: Repeat = Once()
+    lookup: Callable[[JsonObject, Call], Awaitable[SearchResult]] | None = None
+    identity: Callable[[A], str] | None = None
+    resources: Callable[[A], Sequence[str]] | None = None
+    repeatable: bool = False
+    commits: CommitPolicy | str | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def keyed(self) -> bool:
+        """True if the downstream system honours the key of a commit."""
+        return isinstance(self.repeat, Keyed)
+
+
+Tool = EffectTool[Any] | ReadTool[Any]
