@@ -1,0 +1,244 @@
+"""``TurnClient``: what a web tier imports to start, watch and abort turns.
+
+It writes to the ledger first and tells Temporal then, so that what it answered is true even if the two
+are torn apart: a fence that is written holds, signal or not, and a turn that is written down is started
+by the sweeper if this process dies before it could.
+"""
+
+import asyncio
+import re
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import structlog
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from turnsaga import names
+from turnsaga.errors import EngineUnavailable, InvalidRequest
+from turnsaga.ledger import OPEN_TURN, TurnState
+from turnsaga.models import (
+    AbortSignal,
+    EffectView,
+    FenceRequest,
+    Principal,
+    TurnEvent,
+    TurnStart,
+    TurnView,
+)
+from turnsaga.starting import start_turn_workflow
+from turnsaga.store import NewTurn, SqlStore, Started
+from turnsaga.tools import check_policies
+
+__all__ = ["Aborted", "TurnClient"]
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+_NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+_RPC: Final = timedelta(seconds=5)
+_POLL_S: Final = 0.05
+MAX_MESSAGE: Final = 512 * 1024
+"""Characters that one user message may have."""
+
+
+@dataclass(frozen=True)
+class Aborted:
+    """The answer to an abort. ``first`` tells that this call is the one that stopped the turn."""
+
+    turn: str
+    state: TurnState
+    first: bool
+
+
+class TurnClient:
+    """Starts, watches and aborts turns for their owners.
+
+    Every method takes the principal that acts; what belongs to somebody else is answered like what
+    doesn't exist, and nothing is written before that check.
+    """
+
+    def __init__(
+        self, temporal: Client, store: SqlStore, *, task_queue: str = names.TASK_QUEUE, via: str = "api"
+    ) -> None:
+        self._temporal = temporal
+        self._store = store
+        self._task_queue = task_queue
+        self._via = via
+
+    @property
+    def store(self) -> SqlStore:
+        """The ledger, for views that need no Temporal."""
+        return self._store
+
+    async def start(
+        self,
+        who: Principal,
+        conversation: str,
+        *,
+        message: str,
+        start_key: str,
+        model: str,
+        policies: Mapping[str, str] | None = None,
+        deadline_ms: int | None = None,
+    ) -> Started:
+        """Start a turn. The same ``start_key`` with the same body is the same turn, however often.
+
+        Raises:
+            InvalidRequest: a field is wrong.
+            PolicyRefused: a policy that isn't available.
+            StartConflict: the key was used with another body.
+            TurnInProgress: the conversation has a turn that hasn't ended.
+            EngineUnavailable: the turn is recorded and starts once Temporal answers; asking again is safe.
+            StoreUnavailable: nothing was recorded.
+        """
+        _check_name("conversation", conversation)
+        _check_name("Idempotency-Key", start_key)
+        if len(message) > MAX_MESSAGE:
+            raise InvalidRequest("message", f"longer than {MAX_MESSAGE} characters")
+        if deadline_ms is not None and not 1 <= deadline_ms <= 24 * 3600 * 1000:
+            raise InvalidRequest("deadline_ms", "must be from 1 to 86400000 (a day)")
+        checked = check_policies(await self._store.tool_cards(), policies) if policies else {}
+        started = await self._store.start_turn(
+            NewTurn(
+                principal=who,
+                conversation=conversation,
+                start_key=start_key,
+                message=message,
+                model=model,
+                policies={name: policy.value for name, policy in checked.items()},
+                deadline_ms=deadline_ms,
+                nonce=secrets.token_hex(16),
+            )
+        )
+        if started.state in OPEN_TURN:
+            await self._start_workflow(started)
+        return started
+
+    async def _start_workflow(self, started: Started) -> None:
+        start = TurnStart(
+            tenant=started.ref.tenant,
+            turn=started.ref.turn,
+            conversation=started.conversation,
+            deadline_ms=started.deadline_ms,
+        )
+        try:
+            await start_turn_workflow(
+                self._temporal,
+                start,
+                task_queue=self._task_queue,
+                aborted=started.state is not TurnState.RUNNING,
+                rpc_timeout=_RPC,
+            )
+        except (RPCError, RuntimeError) as error:
+            raise EngineUnavailable(
+                self._temporal.service_client.config.target_host,
+                _reason(error),
+                f"turn {started.ref.turn!r} is recorded and starts once Temporal answers",
+            ) from error
+
+    async def abort(
+        self, who: Principal, turn: str, *, reason: str | None = None, seen: int | None = None
+    ) -> Aborted:
+        """Stop a turn: once this returns, no gate of it opens and it can't complete.
+
+        The first abort counts; on a turn that is settling or has ended this changes nothing and answers
+        its state. If Temporal can't be told now, the fence holds all the same: the run meets it at its
+        next step, and the sweeper tells it.
+
+        Raises:
+            NotFound: no such turn, or somebody else's.
+            StoreUnavailable: nothing was recorded; ask again.
+        """
+        ref = await self._store.turn_ref(who, turn)
+        by = f"{who.tenant}/{who.user}"
+        fenced = await self._store.fence(
+            FenceRequest.model_validate(
+                {
+                    "tenant": ref.tenant,
+                    "turn": ref.turn,
+                    "cause": "abort",
+                    "via": self._via,
+                    "reason": reason,
+                    "by": by,
+                    "seen": seen,
+                }
+            )
+        )
+        if fenced.state in OPEN_TURN:
+            # By reference only: who asked and why is in the ledger, and stays out of histories.
+            await self._signal(ref.turn)
+        return Aborted(ref.turn, fenced.state, fenced.first)
+
+    async def _signal(self, turn: str) -> None:
+        handle = self._temporal.get_workflow_handle(turn)
+        try:
+            await handle.signal(names.ABORT, AbortSignal(), rpc_timeout=_RPC)
+        except (RPCError, RuntimeError) as error:
+            # NOT_FOUND: the run has ended, or was never started. Either way the sweeper sees to it.
+            quiet = isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND
+            _log.log(20 if quiet else 30, "abort.not_signalled", turn=turn, reason=_reason(error))
+
+    async def view(self, who: Principal, turn: str) -> TurnView:
+        """Return a turn as the ledger has it.
+
+        Raises:
+            NotFound: no such turn, or somebody else's.
+        """
+        return await self._store.turn_view(who, turn)
+
+    async def settled(self, who: Principal, turn: str, *, timeout_s: float) -> TurnView:
+        """Return the turn once it has ended, or as it is when the time is over.
+
+        Raises:
+            NotFound: no such turn, or somebody else's.
+        """
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + timeout_s
+        while True:
+            seen = await self._store.turn_view(who, turn)
+            left = give_up - loop.time()
+            if seen.state not in OPEN_TURN or left <= 0:
+                return seen
+            await asyncio.sleep(min(_POLL_S, left))
+
+    async def follow(self, who: Principal, turn: str, *, after: int = 0) -> AsyncIterator[TurnEvent | None]:
+        """Yield the turn's events above ``after``, each once and in order, until its last one.
+
+        Yields None about every half second in which nothing happens, so that the caller can show that
+        it lives.
+
+        Raises:
+            NotFound: no such turn, or somebody else's.
+        """
+        idle = 0
+        while True:
+            page = await self._store.event_page(who, turn, after=after)
+            for event in page.events:
+                after = event.number
+                yield event
+            if page.ended:
+                return
+            idle = 0 if page.events else idle + 1
+            if idle and idle % 10 == 0:
+                yield None
+            if not page.events:
+                await asyncio.sleep(_POLL_S)
+
+    async def effect(self, who: Principal, effect: str) -> EffectView:
+        """Return the canonical record of one effect.
+
+        Raises:
+            NotFound: no such effect, or somebody else's.
+        """
+        return await self._store.effect_view(who, effect)
+
+
+def _check_name(field: str, value: str) -> None:
+    if not _NAME.fullmatch(value):
+        raise InvalidRequest(field, "must be 1 to 200 characters without control characters")
+
+
+def _reason(error: Exception) -> str:
+    return error.status.name if isinstance(error, RPCError) else type(error).__name__

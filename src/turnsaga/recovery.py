@@ -1,0 +1,180 @@
+"""Workflows that every deployment needs: whatever ended a turn's run, its effects are settled.
+
+The sweeper runs as a Temporal schedule. It compares the ledger's open turns with the runs that Temporal
+knows, and starts a recovery where the run is gone. It never undoes anything by itself, and it stops at a
+Temporal that isn't the ledger's: "the runs are gone" must not turn into undoing all that lives.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import structlog
+from pydantic import BaseModel, ConfigDict
+from temporalio import activity, workflow
+from temporalio.api.workflowservice.v1 import GetClusterInfoRequest
+from temporalio.client import (
+    Client,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleAlreadyRunningError,
+    ScheduleIntervalSpec,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleSpec,
+    WorkflowExecutionStatus,
+)
+from temporalio.common import RetryPolicy, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from turnsaga import names
+from turnsaga.models import AbortSignal, TurnResult, TurnStart
+from turnsaga.saga import TurnSaga
+from turnsaga.starting import start_turn_workflow
+from turnsaga.store import EngineName, OpenTurn, SqlStore
+
+__all__ = ["RecoverTurn", "RecoveryActivities", "Sweep", "SweepReport", "ensure_sweeper"]
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+_SCHEDULE: Final = "turnsaga-sweep"
+_GRACE: Final = timedelta(seconds=5)
+_BATCH: Final = 500
+
+
+class SweepReport(BaseModel):
+    """What one sweep did: how many turns it looked at, started, nudged and set to recover."""
+
+    model_config = ConfigDict(frozen=True)
+
+    looked_at: int = 0
+    started: int = 0
+    nudged: int = 0
+    recovered: int = 0
+
+
+@workflow.defn(name=names.RECOVER_TURN)
+class RecoverTurn:
+    """Settles a turn whose own run is gone."""
+
+    @workflow.init
+    def __init__(self, start: TurnStart) -> None:
+        self._saga = TurnSaga.recovering(start)
+
+    @workflow.run
+    async def run(self, start: TurnStart) -> TurnResult:  # noqa: ARG002  # the same argument as __init__
+        """Settle."""
+        return await self._saga.recover()
+
+
+@workflow.defn(name=names.SWEEP)
+class Sweep:
+    """Looks once for turns that nobody settles."""
+
+    @workflow.run
+    async def run(self) -> SweepReport:
+        """Sweep."""
+        report: SweepReport = await workflow.execute_activity(
+            names.SWEEP_ACTIVITY,
+            result_type=SweepReport,
+            start_to_close_timeout=timedelta(minutes=2),
+            retry_policy=RetryPolicy(maximum_attempts=3),
+            summary="look for turns that nobody settles",
+        )
+        return report
+
+
+class RecoveryActivities:
+    """The sweeper's look at the ledger and at Temporal.
+
+    ``adopt`` lets a ledger change its Temporal by itself, as development wants; elsewhere a person says so.
+    """
+
+    def __init__(self, store: SqlStore, client: Client, *, task_queue: str, adopt: bool) -> None:
+        self._store = store
+        self._client = client
+        self._task_queue = task_queue
+        self._adopt = adopt
+
+    def all(self) -> Sequence[Callable[..., object]]:
+        """Return the activities, for a worker."""
+        return [self.sweep]
+
+    @activity.defn(name=names.SWEEP_ACTIVITY)
+    async def sweep(self) -> SweepReport:
+        """Start, nudge or recover each turn that needs it."""
+        await self._check_engine()
+        counts = {"started": 0, "nudged": 0, "recovered": 0}
+        before = datetime.now(UTC) - _GRACE
+        turns = await self._store.turns_to_sweep(before=before, limit=_BATCH)
+        for turn in turns:
+            done = await self._look_at(turn)
+            if done is not None:
+                counts[done] += 1
+                _log.info("sweep.acted", turn=turn.start.turn, action=done)
+        return SweepReport(looked_at=len(turns), **counts)
+
+    async def _look_at(self, turn: OpenTurn) -> str | None:
+        if turn.ended:
+            return await self._recover(turn)
+        handle = self._client.get_workflow_handle(turn.start.turn)
+        try:
+            description = await handle.describe()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            if turn.begun:
+                return await self._recover(turn)
+            # It was written down and never started: nothing can have happened, so it simply starts.
+            await start_turn_workflow(
+                self._client, turn.start, task_queue=self._task_queue, aborted=turn.fenced
+            )
+            return "started"
+        if description.status is not WorkflowExecutionStatus.RUNNING:
+            return await self._recover(turn)
+        if turn.fenced:
+            # The web tier may have died between fence and signal; a further signal changes nothing.
+            await handle.signal(names.ABORT, AbortSignal())
+            return "nudged"
+        return None
+
+    async def _recover(self, turn: OpenTurn) -> str:
+        await self._client.start_workflow(
+            names.RECOVER_TURN,
+            turn.start,
+            id=f"recover-{turn.start.turn}",
+            task_queue=self._task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            static_summary="settle a turn whose run is gone",
+        )
+        return "recovered"
+
+    async def _check_engine(self) -> None:
+        info = await self._client.workflow_service.get_cluster_info(GetClusterInfoRequest())
+        here = EngineName(info.cluster_id, self._client.namespace)
+        known = await self._store.engine()
+        if known == here:
+            return
+        if known is not None and not self._adopt:
+            raise ApplicationError(
+                f"this ledger belongs to Temporal {known.cluster!r}/{known.namespace!r}, and this is "
+                f"{here.cluster!r}/{here.namespace!r}; nothing was swept. Point the worker at the right one, "
+                "or adopt this one on purpose",
+                type="ForeignEngine",
+                non_retryable=True,
+            )
+        await self._store.set_engine(here)
+
+
+async def ensure_sweeper(client: Client, *, task_queue: str, every: timedelta) -> None:
+    """Create the schedule of the sweeper unless it is there."""
+    schedule = Schedule(
+        action=ScheduleActionStartWorkflow(names.SWEEP, id="turnsaga-sweep", task_queue=task_queue),
+        spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)]),
+        policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP),
+    )
+    try:
+        await client.create_schedule(_SCHEDULE, schedule, trigger_immediately=True)
+    except ScheduleAlreadyRunningError:
+        await client.get_schedule_handle(_SCHEDULE).trigger()
