@@ -1,0 +1,1 @@
+"""What our deployment runs as activities: the model and the tools."""

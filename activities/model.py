@@ -1,0 +1,304 @@
+"""One model request: asked with the history that the ledger gives, streamed into the ledger's events."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+from pydantic_ai.direct import model_request_stream
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UserError
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters, infer_model
+from pydantic_ai.tools import ToolDefinition
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.scripted import ScriptedModel
+from turnsaga import names
+from turnsaga.attempts import heartbeating
+from turnsaga.errors import InvalidRequest, ModelUnavailable
+from turnsaga.keys import digest
+from turnsaga.models import StepPlan, StepRef
+from turnsaga.store import NewCall, NewReply, SqlStore, StepContext
+from turnsaga.tool_activities import call_plan
+from turnsaga.tools import EffectTool, Tools, commits_at_once, parse_arguments
+from turnsaga.transcript import PastTurn, turn_note
+
+__all__ = ["ModelActivities", "history", "notices_text"]
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+_FLUSH_S: Final = 0.075
+_INSTRUCTIONS: Final = (
+    "You act for one user through tools. Some tools change things outside: call each at most once for one "
+    "purpose, and report what its result says, not what you intended."
+)
+
+ModelFactory = Callable[[str, int, str], Model]
+"""Gives the model of a name for an attempt (from 1) and what it is told about earlier turns."""
+
+
+def infer(name: str, attempt: int, context: str) -> Model:
+    """Return the scripted model, or a vendor's by the name that pydantic-ai gives it.
+
+    Raises:
+        ModelUnavailable: no such model, or its key isn't in the environment.
+    """
+    if name == "script":
+        return ScriptedModel(attempt=attempt, context=context)
+    try:
+        return infer_model(name)
+    except (UserError, ValueError, ImportError) as error:
+        raise ModelUnavailable(name, str(error), retryable=False) from error
+
+
+class ModelActivities:
+    """The activity ``model.request``."""
+
+    def __init__(self, store: SqlStore, tools: Tools, factory: ModelFactory = infer) -> None:
+        self._store = store
+        self._tools = tools
+        self._factory = factory
+
+    def all(self) -> Sequence[Callable[..., object]]:
+        """Return the activities, for a worker."""
+        return [self.request]
+
+    @activity.defn(name=names.MODEL_REQUEST)
+    async def request(self, ref: StepRef) -> StepPlan:
+        """Ask the model once, and return the calls to run.
+
+        A reply that an earlier attempt stored is returned as it is: the model isn't asked again, since it
+        could ask for other calls than those that are under way.
+        """
+        async with heartbeating():
+            context = await self._store.step_context(ref)
+            if context.fenced:
+                return StepPlan(step=ref.step, fenced=True)
+            if context.stored is None:
+                if not await self._ask(ref, context):
+                    return StepPlan(step=ref.step, fenced=True)
+                context = await self._store.step_context(ref)
+            return self._plan(ref, context)
+
+    async def _ask(self, ref: StepRef, context: StepContext) -> bool:
+        attempt = activity.info().attempt
+        if attempt > 1 and not await self._store.restart_step(ref, attempt):
+            return False
+        notices = notices_text(context.notices)
+        try:
+            model = self._factory(context.model, attempt, notices)
+            response = await self._streamed(ref, context, model, notices)
+        except ModelHTTPError as error:
+            again = error.status_code in {408, 409, 425, 429} or error.status_code >= 500
+            reason = f"it answered {error.status_code}"
+            raise _unavailable(ModelUnavailable(context.model, reason, retryable=again)) from None
+        except ModelAPIError as error:
+            raise _unavailable(
+                ModelUnavailable(context.model, type(error).__name__, retryable=True)
+            ) from None
+        except ModelUnavailable as error:
+            raise _unavailable(error) from None
+        if response is None:
+            return False
+        return await self._store.record_reply(ref, self._reply(response, context.policies))
+
+    async def _streamed(
+        self, ref: StepRef, context: StepContext, model: Model, notices: str
+    ) -> ModelResponse | None:
+        """Return the whole reply, or None once the turn is fenced: nobody reads the rest."""
+        parameters = ModelRequestParameters(function_tools=self._offered(context.policies))
+        messages = history(context.history, notices)
+        async with _TextStream.open(self._store, ref) as text:
+            async with model_request_stream(model, messages, model_request_parameters=parameters) as stream:
+                async for event in stream:
+                    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+                        text.add(event.part.content)
+                    elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+                        text.add(event.delta.content_delta)
+                    if text.fenced:
+                        return None
+                response = stream.get()
+        return None if text.fenced else response
+
+    def _offered(self, policies: Mapping[str, str]) -> list[ToolDefinition]:
+        cards = self._tools.cards()
+        return [
+            ToolDefinition(
+                name=tool.name,
+                description=tool.description,
+                parameters_json_schema=tool.arguments.model_json_schema(),
+            )
+            for tool in self._tools
+            if not isinstance(tool, EffectTool) or commits_at_once(cards[tool.name], policies)
+        ]
+
+    def _reply(self, response: ModelResponse, policies: Mapping[str, str]) -> NewReply:
+        parts = [part for part in response.parts if isinstance(part, ToolCallPart)]
+        cut = response.finish_reason == "length"
+        calls = tuple(
+            self._call(part, policies, cut=cut and index == len(parts) - 1)
+            for index, part in enumerate(parts)
+        )
+        return NewReply(
+            text="".join(part.content for part in response.parts if isinstance(part, TextPart)),
+            finish=response.finish_reason or "stop",
+            input_tokens=response.usage.input_tokens,
+            output_tokens=response.usage.output_tokens,
+            calls=calls,
+        )
+
+    def _call(self, part: ToolCallPart, policies: Mapping[str, str], *, cut: bool) -> NewCall:
+        """Classify one call. What can't be run gets its result here, and no row in the ledger of effects."""
+        raw = part.args if isinstance(part.args, str) else part.args_as_json_str()
+
+        def refused(why: str) -> NewCall:
+            return NewCall(
+                call_id=part.tool_call_id,
+                tool=part.tool_name,
+                arguments=raw,
+                kind="refused",
+                result=f"not run: {why}",
+            )
+
+        if part.tool_name not in self._tools:
+            known = ", ".join(tool.name for tool in self._tools)
+            return refused(f"there is no tool {part.tool_name[:80]!r}; there are {known}")
+        tool = self._tools[part.tool_name]
+        if cut:
+            return refused("the reply reached its length limit in this call; send the whole call again")
+        if isinstance(tool, EffectTool) and not commits_at_once(self._tools.cards()[tool.name], policies):
+            return refused(
+                "it can't be undone, so it needs the user's confirmation, which this version can't ask for; "
+                "whoever starts the turn can allow it with the policy 'immediate!'"
+            )
+        try:
+            arguments = parse_arguments(tool, raw)
+            arguments_digest = digest(arguments.model_dump(mode="json"))
+        except InvalidRequest as error:
+            return refused(str(error))
+        return NewCall(
+            call_id=part.tool_call_id,
+            tool=tool.name,
+            arguments=raw,
+            kind="effect" if isinstance(tool, EffectTool) else "read",
+            digest=arguments_digest,
+            repeatable=isinstance(tool, EffectTool) and tool.repeatable,
+        )
+
+    def _plan(self, ref: StepRef, context: StepContext) -> StepPlan:
+        stored = context.stored or ()
+        plans = []
+        for call in stored:
+            if call.answered or call.tool not in self._tools:
+                continue
+            tool = self._tools[call.tool]
+            plans.append(call_plan(tool, call.index, parse_arguments(tool, call.arguments)))
+        return StepPlan(step=ref.step, calls=tuple(plans), answered=len(stored) - len(plans))
+
+
+@dataclass
+class _TextStream:
+    """Text on its way into the ledger's events, in batches; ``fenced`` once the ledger takes no more."""
+
+    store: SqlStore
+    ref: StepRef
+    fenced: bool = False
+    _waiting: list[str] = field(default_factory=list)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, store: SqlStore, ref: StepRef) -> AsyncIterator["_TextStream"]:
+        stream = cls(store, ref)
+        flusher = asyncio.create_task(stream._flush_regularly())
+        try:
+            yield stream
+        except BaseException:
+            flusher.cancel()
+            raise
+        flusher.cancel()
+        await stream._flush()
+
+    def add(self, text: str) -> None:
+        if text:
+            self._waiting.append(text)
+
+    async def _flush(self) -> None:
+        batch, self._waiting = "".join(self._waiting), []
+        if batch and not self.fenced and not await self.store.append_text(self.ref, batch):
+            self.fenced = True
+
+    async def _flush_regularly(self) -> None:
+        while not self.fenced:
+            await asyncio.sleep(_FLUSH_S)
+            await self._flush()
+
+
+def notices_text(notices: Sequence[str]) -> str:
+    """Return what the model is told about effects of earlier turns, one a line."""
+    return "\n".join(f"- {notice}" for notice in notices)
+
+
+def history(turns: Sequence[PastTurn], notices: str) -> list[ModelMessage]:
+    """Return the conversation as messages that every vendor takes.
+
+    Each call is followed at once by its one result, in the reply's order; call ids that a model used
+    twice are told apart.
+    """
+    instructions = _INSTRUCTIONS
+    if notices:
+        instructions += "\nFrom earlier turns; tell the user, and don't repeat these:\n" + notices
+    messages: list[ModelMessage] = []
+    waiting: list[ModelRequestPart] = []
+    used: set[str] = set()
+    for turn in turns:
+        waiting.append(UserPromptPart(turn.message))
+        for step in turn.steps:
+            ids = [_unused(call.call_id, used) for call in step.calls]
+            parts: list[ModelResponsePart] = [TextPart(step.text)] if step.text else []
+            parts += [
+                ToolCallPart(call.tool, call.arguments, tool_call_id=name)
+                for call, name in zip(step.calls, ids, strict=True)
+            ]
+            messages += [ModelRequest(waiting, instructions=instructions), ModelResponse(parts)]
+            waiting = [
+                ToolReturnPart(
+                    call.tool,
+                    call.result,
+                    tool_call_id=name,
+                    outcome="failed" if call.is_error else "success",
+                )
+                for call, name in zip(step.calls, ids, strict=True)
+            ]
+        told = turn_note(turn.state)
+        if told is not None:
+            waiting.append(UserPromptPart(told))
+    messages.append(ModelRequest(waiting, instructions=instructions))
+    return messages
+
+
+def _unused(call_id: str, used: set[str]) -> str:
+    name, count = call_id or "call", 1
+    while name in used:
+        count += 1
+        name = f"{call_id or 'call'}_{count}"
+    used.add(name)
+    return name
+
+
+def _unavailable(error: ModelUnavailable) -> ApplicationError:
+    return ApplicationError(str(error), type="ModelUnavailable", non_retryable=not error.retryable)

@@ -1,0 +1,20 @@
+"""Where the vendors are. From the environment; the defaults are the sandbox's of ``make dev``."""
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+__all__ = ["VendorSettings"]
+
+
+class VendorSettings(BaseSettings):
+    """Addresses and credentials of PAY, CRM and MAIL."""
+
+    model_config = SettingsConfigDict(env_prefix="TURNSAGA_", frozen=True, extra="ignore")
+
+    pay_url: str = Field(default="http://127.0.0.1:8100/pay", description="Stripe's API, or a stand-in")
+    pay_key: SecretStr = Field(default=SecretStr("sk_test_sandbox"), description="PAY's secret key")
+    crm_url: str = Field(default="http://127.0.0.1:8100/crm", description="the CRM's REST API")
+    crm_token: SecretStr = Field(default=SecretStr("crm_sandbox"), description="the CRM's bearer token")
+    smtp_host: str = Field(default="127.0.0.1", description="the mail relay's host")
+    smtp_port: int = Field(default=8101, ge=1, le=65535, description="the mail relay's port")
+    mail_from: str = Field(default="billing@example.com", description="the sender of invoices")

@@ -1,0 +1,1 @@
+"""The tools of our deployment, one module a vendor."""

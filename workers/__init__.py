@@ -1,0 +1,1 @@
+"""Processes of our deployment: worker, development stack, demo."""

@@ -1,0 +1,71 @@
+"""``python -m workers run | dev | demo``."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from turnsaga.errors import TurnSagaError
+from workers.demo import demo as run_demo
+from workers.dev import DevOptions, supervise
+from workers.run import run as run_worker
+from workers.settings import WorkerSettings
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def run() -> None:
+    """Run one worker, configured by the environment, until it is told to stop."""
+    try:
+        settings = WorkerSettings()
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        _fail(f"TURNSAGA_{str(first['loc'][0]).upper()}: {first['msg']}")
+    try:
+        code = asyncio.run(run_worker(settings))
+    except TurnSagaError as error:
+        _fail(str(error))
+    raise typer.Exit(code)
+
+
+@app.command()
+def dev(
+    port_base: Annotated[
+        int | None,
+        typer.Option(min=1024, max=65000, help="web on N, Temporal N+1, UI N+2, sandbox N+3, SMTP N+4"),
+    ] = None,
+    data: Annotated[Path, typer.Option(help="where the state lives; a second start goes on from it")] = Path(
+        ".turnsaga"
+    ),
+    database: Annotated[str | None, typer.Option(help="SQLAlchemy URL in place of DATA/ledger.db")] = None,
+    temporal: Annotated[str | None, typer.Option(help="address of an outside Temporal")] = None,
+    workers: Annotated[int, typer.Option(min=1, max=16, help="how many worker processes")] = 1,
+) -> None:
+    """Run everything on loopback, each part a process of its own, until Ctrl-C."""
+    options = DevOptions(
+        port_base=port_base, data=data, database=database, temporal=temporal, workers=workers
+    )
+    raise typer.Exit(asyncio.run(supervise(options)))
+
+
+@app.command()
+def demo(
+    drop_response: Annotated[
+        bool, typer.Option(help="PAY loses the answer to each charge after applying it")
+    ] = False,
+) -> None:
+    """Run the story: turns that complete, are aborted, lose a worker; exit 0 only if ledger and truth agree."""
+    raise typer.Exit(asyncio.run(run_demo(drop_response=drop_response)))
+
+
+def _fail(message: str) -> None:
+    sys.stderr.write(f"workers: {message}\n")
+    raise typer.Exit(2)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,63 @@
+"""The composition root: which workflows, tools and settings make up our deployment."""
+
+import asyncio
+from datetime import timedelta
+from typing import Final
+
+import structlog
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from activities.deployment import deployment_tools
+from activities.model import ModelActivities
+from activities.settings import VendorSettings
+from turnsaga.plugin import TurnSagaPlugin
+from turnsaga.recovery import RecoveryActivities, ensure_sweeper
+from turnsaga.starting import ensure_search_attributes
+from turnsaga.store import SqlStore
+from turnsaga.tools import Tools
+from workers.settings import WorkerSettings, temporal_config
+from workflows.agent_turn import AgentTurn
+
+__all__ = ["build_worker", "connect", "prepare_engine"]
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+_PAUSE_S: Final = 1.0
+
+
+async def connect() -> Client:
+    """Connect to Temporal, however long that takes: a worker without it has nothing to do but wait."""
+    config = temporal_config()
+    while True:
+        try:
+            return await Client.connect(**config, plugins=[TurnSagaPlugin()])
+        except RuntimeError as error:
+            _log.warning("temporal.unavailable", address=config.get("target_host"), reason=str(error)[:200])
+            await asyncio.sleep(_PAUSE_S)
+
+
+def build_worker(
+    client: Client, store: SqlStore, settings: WorkerSettings, *, tools: Tools | None = None
+) -> Worker:
+    """Return a worker of our deployment; ``tools`` takes the place of the deployment's in tests."""
+    tools = tools or deployment_tools(VendorSettings())
+    recovery = RecoveryActivities(
+        store, client, task_queue=settings.task_queue, adopt=settings.env == "development"
+    )
+    return Worker(
+        client,
+        task_queue=settings.task_queue,
+        workflows=[AgentTurn],
+        activities=[*ModelActivities(store, tools).all(), *recovery.all()],
+        plugins=[TurnSagaPlugin(tools, store)],
+        graceful_shutdown_timeout=timedelta(seconds=settings.drain_s),
+        max_cached_workflows=settings.max_cached_workflows,
+        # Cancels reach an activity with its heartbeats; the default throttle would hold them for seconds.
+        max_heartbeat_throttle_interval=timedelta(milliseconds=100),
+    )
+
+
+async def prepare_engine(client: Client, settings: WorkerSettings) -> None:
+    """Register what turns need in Temporal: search attributes, and the sweeper's schedule."""
+    await ensure_search_attributes(client)
+    await ensure_sweeper(client, task_queue=settings.task_queue, every=settings.sweep_every)
