@@ -6,11 +6,10 @@ from typing import Final
 
 import structlog
 from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
-from activities.deployment import deployment_tools
 from activities.model import ModelActivities
-from activities.settings import VendorSettings
 from turnsaga.plugin import TurnSagaPlugin
 from turnsaga.recovery import RecoveryActivities, ensure_sweeper
 from turnsaga.starting import ensure_search_attributes
@@ -28,19 +27,18 @@ _PAUSE_S: Final = 1.0
 async def connect() -> Client:
     """Connect to Temporal, however long that takes: a worker without it has nothing to do but wait."""
     config = temporal_config()
+    # The plugin belongs to the worker, which has the tools; on both it would apply twice.
+    config["data_converter"] = pydantic_data_converter
     while True:
         try:
-            return await Client.connect(**config, plugins=[TurnSagaPlugin()])
+            return await Client.connect(**config)
         except RuntimeError as error:
             _log.warning("temporal.unavailable", address=config.get("target_host"), reason=str(error)[:200])
             await asyncio.sleep(_PAUSE_S)
 
 
-def build_worker(
-    client: Client, store: SqlStore, settings: WorkerSettings, *, tools: Tools | None = None
-) -> Worker:
-    """Return a worker of our deployment; ``tools`` takes the place of the deployment's in tests."""
-    tools = tools or deployment_tools(VendorSettings())
+def build_worker(client: Client, store: SqlStore, settings: WorkerSettings, *, tools: Tools) -> Worker:
+    """Return a worker of our deployment over these tools."""
     recovery = RecoveryActivities(
         store, client, task_queue=settings.task_queue, adopt=settings.env == "development"
     )

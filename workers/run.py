@@ -7,11 +7,13 @@ from typing import Any
 
 import structlog
 from temporalio.client import Client
+from temporalio.worker import Worker
 
 from activities.deployment import deployment_tools
 from activities.settings import VendorSettings
 from turnsaga.logs import configure
 from turnsaga.store import SqlStore
+from turnsaga.tools import Tools
 from workers.build import build_worker, connect, prepare_engine
 from workers.settings import WorkerSettings
 
@@ -32,17 +34,18 @@ async def run(settings: WorkerSettings) -> int:
         loop.add_signal_handler(number, stop.set)
     store = SqlStore(settings.database)
     stopping = asyncio.create_task(stop.wait())
-    client = await _unless(stopping, _ready(store, settings))
-    if client is not None:
-        await _work(client, store, settings, stop)
+    async with deployment_tools(VendorSettings()) as tools:
+        client = await _unless(stopping, _ready(store, settings, tools))
+        if client is not None:
+            await _work(build_worker(client, store, settings, tools=tools), settings, stop)
     stopping.cancel()
     await store.close()
     return 0
 
 
-async def _ready(store: SqlStore, settings: WorkerSettings) -> Client:
+async def _ready(store: SqlStore, settings: WorkerSettings, tools: Tools) -> Client:
     await store.open(patience_s=60)
-    await store.write_tool_cards(deployment_tools(VendorSettings()).cards())
+    await store.write_tool_cards(tools.cards())
     client = await connect()
     await prepare_engine(client, settings)
     return client
@@ -58,9 +61,9 @@ async def _unless(stopping: asyncio.Task[bool], starting: Coroutine[Any, Any, Cl
     return None
 
 
-async def _work(client: Client, store: SqlStore, settings: WorkerSettings, stop: asyncio.Event) -> None:
-    async with build_worker(client, store, settings):
-        _log.info("worker.started", task_queue=settings.task_queue, database=store.where)
+async def _work(worker: Worker, settings: WorkerSettings, stop: asyncio.Event) -> None:
+    async with worker:
+        _log.info("worker.started", task_queue=settings.task_queue)
         if settings.ready_file is not None:
             settings.ready_file.write_text("ready\n", encoding="utf-8")
         await stop.wait()

@@ -62,13 +62,18 @@ class Payments:
     """PAY's side-effecting calls."""
 
     def __init__(self, url: str, key: str) -> None:
+        self._http = stripe.HTTPXClient(timeout=30)
         self._client = stripe.StripeClient(
             key,
             base_addresses={"api": url},
             # The ledger counts attempts; a client that retries by itself would hide some from it.
             max_network_retries=0,
-            http_client=stripe.HTTPXClient(timeout=30),
+            http_client=self._http,
         )
+
+    async def close(self) -> None:
+        """Close the connections to PAY."""
+        await self._http.close_async()  # type: ignore[no-untyped-call]  # the client ships no types here
 
     def tool(self) -> EffectTool[ChargeCard]:
         """Return ``charge_card``."""

@@ -74,6 +74,10 @@ class Records:
             base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=httpx.Timeout(30)
         )
 
+    async def close(self) -> None:
+        """Close the connections to the CRM."""
+        await self._http.aclose()
+
     def tools(self) -> tuple[Tool, ...]:
         """Return the three tools."""
         find = ReadTool(
