@@ -9,8 +9,6 @@ import typer
 from pydantic import ValidationError
 
 from turnsaga.errors import TurnSagaError
-from workers.demo import demo as run_demo
-from workers.dev import DevOptions, supervise
 from workers.run import run as run_worker
 from workers.settings import WorkerSettings
 
@@ -46,6 +44,8 @@ def dev(
     workers: Annotated[int, typer.Option(min=1, max=16, help="how many worker processes")] = 1,
 ) -> None:
     """Run everything on loopback, each part a process of its own, until Ctrl-C."""
+    from workers.dev import DevOptions, supervise  # noqa: PLC0415  # a worker's start shouldn't wait for it
+
     options = DevOptions(
         port_base=port_base, data=data, database=database, temporal=temporal, workers=workers
     )
@@ -54,11 +54,14 @@ def dev(
 
 @app.command()
 def demo(
+    *,
     drop_response: Annotated[
         bool, typer.Option(help="PAY loses the answer to each charge after applying it")
     ] = False,
 ) -> None:
     """Run the story: turns that complete, are aborted, lose a worker; exit 0 only if ledger and truth agree."""
+    from workers.demo import demo as run_demo  # noqa: PLC0415  # as above
+
     raise typer.Exit(asyncio.run(run_demo(drop_response=drop_response)))
 
 
