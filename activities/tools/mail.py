@@ -46,6 +46,7 @@ class Mail:
             arguments=SendInvoiceEmail,
             system="mail",
             says="mail {invoice} over {amount} to {to}",
+            summary="mail {invoice} over {amount}",
             prepare=self.prepare,
             commit=self.send,
             irreversible_because="a mail that was sent can't be called back",

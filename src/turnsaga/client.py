@@ -8,7 +8,7 @@ by the sweeper if this process dies before it could.
 import asyncio
 import re
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -37,7 +37,9 @@ __all__ = ["Aborted", "TurnClient"]
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+# For the call as a whole: the connecting of a lazy client has no bound of its own.
 _RPC: Final = timedelta(seconds=5)
+_HEALTH: Final = timedelta(seconds=2)
 _POLL_S: Final = 0.05
 MAX_MESSAGE: Final = 512 * 1024
 """Characters that one user message may have."""
@@ -124,14 +126,15 @@ class TurnClient:
             deadline_ms=started.deadline_ms,
         )
         try:
-            await start_turn_workflow(
-                self._temporal,
-                start,
-                task_queue=self._task_queue,
-                aborted=started.state is not TurnState.RUNNING,
-                rpc_timeout=_RPC,
-            )
-        except (RPCError, RuntimeError) as error:
+            async with asyncio.timeout(_RPC.total_seconds()):
+                await start_turn_workflow(
+                    self._temporal,
+                    start,
+                    task_queue=self._task_queue,
+                    aborted=started.state is not TurnState.RUNNING,
+                    rpc_timeout=_RPC,
+                )
+        except (RPCError, RuntimeError, TimeoutError) as error:
             raise EngineUnavailable(
                 self._temporal.service_client.config.target_host,
                 _reason(error),
@@ -174,8 +177,9 @@ class TurnClient:
     async def _signal(self, turn: str) -> None:
         handle = self._temporal.get_workflow_handle(turn)
         try:
-            await handle.signal(names.ABORT, AbortSignal(), rpc_timeout=_RPC)
-        except (RPCError, RuntimeError) as error:
+            async with asyncio.timeout(_RPC.total_seconds()):
+                await handle.signal(names.ABORT, AbortSignal(), rpc_timeout=_RPC)
+        except (RPCError, RuntimeError, TimeoutError) as error:
             # NOT_FOUND: the run has ended, or was never started. Either way the sweeper sees to it.
             quiet = isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND
             _log.log(20 if quiet else 30, "abort.not_signalled", turn=turn, reason=_reason(error))
@@ -203,7 +207,9 @@ class TurnClient:
                 return seen
             await asyncio.sleep(min(_POLL_S, left))
 
-    async def follow(self, who: Principal, turn: str, *, after: int = 0) -> AsyncIterator[TurnEvent | None]:
+    async def follow(
+        self, who: Principal, turn: str, *, after: int = 0
+    ) -> AsyncGenerator[TurnEvent | None, None]:
         """Yield the turn's events above ``after``, each once and in order, until its last one.
 
         Yields None about every half second in which nothing happens, so that the caller can show that
@@ -233,6 +239,22 @@ class TurnClient:
             NotFound: no such effect, or somebody else's.
         """
         return await self._store.effect_view(who, effect)
+
+    async def check_engine(self) -> None:
+        """Return if Temporal answers, which it has two seconds for.
+
+        Raises:
+            EngineUnavailable: it doesn't.
+        """
+        service = self._temporal.service_client
+        try:
+            async with asyncio.timeout(_HEALTH.total_seconds()):
+                serving = await service.check_health(timeout=_HEALTH)
+            reason = "NOT_SERVING"
+        except (RPCError, RuntimeError, TimeoutError) as error:
+            serving, reason = False, _reason(error)
+        if not serving:
+            raise EngineUnavailable(service.config.target_host, reason, "nothing was asked of it")
 
 
 def _check_name(field: str, value: str) -> None:

@@ -86,7 +86,7 @@ def call_plan(tool: EffectTool[Any] | ReadTool[Any], index: int, arguments: Base
         index=index,
         tool=tool.name,
         kind="effect",
-        summary=sentence(tool.says, values),
+        summary=sentence(tool.summary or tool.says, values),
         undo_summary=sentence(tool.undo_says or "", values),
         attempt_ms=_ms(attempt),
         total_ms=_ms(attempt * (limits.sends + 1)),
@@ -259,7 +259,7 @@ class ToolActivities:
         action = settle.resolution(plan_row(stored, undo_given_up=False), fenced=False, now=_now())
         if undecided and action is settle.Action.SEND_AGAIN:
             raise ApplicationError(
-                f"{row.title}: no answer that proves anything; it is sent again under its key",
+                f"{row.summary}: no answer that proves anything; it is sent again under its key",
                 type=OUTCOME_UNKNOWN,
                 category=_EXPECTED,
             )
@@ -320,7 +320,7 @@ class ToolActivities:
             )
         except Exception as error:
             raise ApplicationError(
-                f"{row.title}: can't be asked about now ({type(error).__name__}); it is asked again",
+                f"{row.summary}: can't be asked about now ({type(error).__name__}); it is asked again",
                 type=OUTCOME_UNKNOWN,
                 category=_EXPECTED,
             ) from None
@@ -336,7 +336,7 @@ class ToolActivities:
                 assert_never(answer)
         if row.state is State.UNKNOWN:
             raise ApplicationError(
-                f"{row.title}: not found yet, and may still take effect; it is asked again",
+                f"{row.summary}: not found yet, and may still take effect; it is asked again",
                 type=OUTCOME_UNKNOWN,
                 category=_EXPECTED,
                 next_retry_delay=_until(row.wire_until),
@@ -352,7 +352,7 @@ class ToolActivities:
         outcome = await self._undone(tool, row)
         if outcome is None:
             raise ApplicationError(
-                f"{row.title}: its undo gave no answer that proves anything",
+                f"{row.summary}: its undo gave no answer that proves anything",
                 type=OUTCOME_UNKNOWN,
                 category=_EXPECTED,
             )
@@ -367,7 +367,7 @@ class ToolActivities:
         )
         if outcome.again:
             raise ApplicationError(
-                f"{row.title}: not undone yet ({outcome.error})", type="UndoNotApplied", category=_EXPECTED
+                f"{row.summary}: not undone yet ({outcome.error})", type="UndoNotApplied", category=_EXPECTED
             )
         return CallOutcome(effect=brief(stored))
 

@@ -125,6 +125,11 @@ class EffectRow:
         return CallPlan.model_validate_json(self.plan)
 
     @property
+    def summary(self) -> str:
+        """The effect as a sentence that a workflow's history may keep."""
+        return self.call_plan.summary
+
+    @property
     def unanswered(self) -> int:
         """How many requests were claimed to be sent and never answered."""
         return self.sends - self.answers
@@ -214,7 +219,7 @@ def brief(row: EffectRow) -> EffectBrief:
     return EffectBrief(
         effect=row.effect,
         tool=row.tool,
-        summary=row.title,
+        summary=row.summary,
         state=row.state,
         order=row.commit_order,
         note=note(row),

@@ -29,10 +29,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class EventPage:
-    """Events after a number, and whether the turn's last one is among or before them."""
+    """Events after a number, and whether the turn's last one is among or before them.
+
+    ``last`` is the number of the turn's last event so far, on whatever page it is.
+    """
 
     events: tuple[TurnEvent, ...]
     ended: bool
+    last: int
 
 
 def turn_ref(connection: Connection, who: Principal, turn: str) -> TurnRef:
@@ -104,8 +108,9 @@ def event_page(connection: Connection, who: Principal, turn: str, *, after: int,
         )
         for event in found
     )
-    last = events[-1].number if events else after
-    return EventPage(events, ended=row.state not in OPEN_TURN and last >= row.next_event - 1)
+    read = events[-1].number if events else after
+    last = row.next_event - 1
+    return EventPage(events, ended=row.state not in OPEN_TURN and read >= last, last=last)
 
 
 def effect_view(connection: Connection, who: Principal, effect: str) -> EffectView:

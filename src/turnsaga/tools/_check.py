@@ -50,6 +50,8 @@ def _check_effect(tool: EffectTool[Any]) -> None:
     ):
         if function is not None:
             _check_function(tool.name, name, function, count)
+    if tool.summary is not None:
+        _check_sentence(tool, "summary", tool.summary)
     _check_undo(tool)
     _check_bounds(tool)
     if not tool.system.strip():

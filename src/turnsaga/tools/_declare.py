@@ -183,6 +183,8 @@ class EffectTool(Generic[A]):
         arguments: a pydantic model; what it parses is what is keyed, stored and shown.
         system: the downstream system; business identities count per system and tenant.
         says: the effect as a sentence, the names of arguments in braces: "charge {amount} {currency}".
+        summary: the same for the Temporal UI, if ``says`` names what histories shouldn't keep, such as
+            a person's address.
         commit: sends the stored request; raises ``NotApplied`` or ``StillRunning`` where it knows better
             than "unknown".
         prepare: checks preconditions and returns the exact request; without it the request is the
@@ -207,6 +209,7 @@ class EffectTool(Generic[A]):
     arguments: type[A]
     system: str
     says: str
+    summary: str | None = None
     commit: Callable[[JsonObject, Call], Awaitable[Committed]]
     prepare: Callable[[A, Call], Awaitable[Prepared]] | None = None
     reversible: bool = False

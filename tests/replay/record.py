@@ -1,0 +1,168 @@
+"""Record the histories that the replay tests replay: ``python -m tests.replay.record``.
+
+Run it on purpose only: a history stands for runs of an older version that are still open somewhere. A
+change that alters a workflow's commands goes behind ``workflow.patched`` and adds a history.
+"""
+
+import asyncio
+import json
+import re
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.testing import WorkflowEnvironment
+
+from activities.deployment import deployment_tools
+from tests.stack import (
+    SEARCH_ATTRIBUTES,
+    TEMPORAL,
+    WHO,
+    SandboxProcess,
+    Turns,
+    call,
+    eventually,
+    reply,
+    sandbox_process,
+    say,
+    turns_over,
+)
+from turnsaga.store import Started
+
+HISTORIES = Path(__file__).parent / "histories"
+MONEY = {"customer": "cus_1", "amount": "10.00", "currency": "EUR"}
+THINKING = say(*["thinking "] * 400, delay_ms=50)
+
+Story = Callable[[Turns, SandboxProcess, str], Awaitable[Started]]
+
+
+async def completed(turns: Turns, sandbox: SandboxProcess, name: str) -> Started:
+    """Two steps of parallel calls, one of them a read and one unknown to the registry."""
+    del sandbox
+    started = await turns.start(
+        reply(
+            call("find_customer", query="ada"),
+            call("charge_card", invoice=f"{name}-1", **MONEY),
+            call("nonsense"),
+        ),
+        reply(
+            call("create_record", kind="ticket", id=f"{name}-2"),
+            call("charge_card", invoice=f"{name}-3", **MONEY),
+        ),
+        say("Done."),
+    )
+    await turns.settled(started)
+    return started
+
+
+async def aborted(turns: Turns, sandbox: SandboxProcess, name: str) -> Started:
+    """Stopped with a charge in flight, after a record, with a mail that stands."""
+    await sandbox.knobs("pay", latency_ms=500)
+    started = await turns.start(
+        reply(call("create_record", kind="ticket", id=f"{name}-1")),
+        reply(call("send_invoice_email", to="ada@example.com", invoice=f"{name}-2", amount="10.00")),
+        reply(call("charge_card", invoice=f"{name}-3", **MONEY)),
+        policies={"send_invoice_email": "immediate!"},
+    )
+    await turns.reaches(started, "committing", "charge_card")
+    await turns.turns.abort(WHO, started.ref.turn)
+    await turns.settled(started)
+    return started
+
+
+async def aborted_in_doubt(turns: Turns, sandbox: SandboxProcess, name: str) -> Started:
+    """Stopped with a charge in flight whose answer is lost: looked up, then undone."""
+    await sandbox.knobs("pay", latency_ms=500, drop_response=1, only={"op": "apply"})
+    started = await turns.start(reply(call("charge_card", invoice=name, **MONEY)))
+    await turns.reaches(started, "committing", "charge_card")
+    await turns.turns.abort(WHO, started.ref.turn)
+    await turns.settled(started)
+    return started
+
+
+async def cancelled(turns: Turns, sandbox: SandboxProcess, name: str) -> Started:
+    """Cancelled natively, twice, with two commits done."""
+    await sandbox.knobs("pay", latency_ms=300, only={"op": "undo"})
+    started = await turns.start(
+        reply(call("charge_card", invoice=f"{name}-1", **MONEY)),
+        reply(call("charge_card", invoice=f"{name}-2", **MONEY)),
+        THINKING,
+    )
+
+    async def both() -> bool:
+        return list((await turns.states(started)).values()) == ["committed"] * 2
+
+    await eventually(both)
+    await turns.handle(started).cancel()
+    await turns.reaches(started, "compensating", "charge_card")
+    await turns.handle(started).cancel()
+    await turns.settled(started)
+    return started
+
+
+async def failed(turns: Turns, sandbox: SandboxProcess, name: str) -> Started:
+    """The model is down after a charge."""
+    del sandbox
+    started = await turns.start(
+        reply(call("charge_card", invoice=name, **MONEY)), {"error": {"status": 400, "times": 9}}
+    )
+    await turns.settled(started)
+    return started
+
+
+async def lost_and_resent(turns: Turns, sandbox: SandboxProcess, name: str) -> Started:
+    """A charge whose answer is lost while the turn lives: sent again under its key."""
+    await sandbox.knobs("pay", drop_response=1)
+    started = await turns.start(reply(call("charge_card", invoice=name, **MONEY)), say("Done."))
+    await turns.settled(started)
+    return started
+
+
+STORIES: dict[str, Story] = {
+    story.__name__: story
+    for story in (completed, aborted, aborted_in_doubt, cancelled, failed, lost_and_resent)
+}
+
+
+async def record(client: Client, folder: Path) -> None:
+    """Write one history a story, and one more from a worker without a cache."""
+    async with sandbox_process(folder) as sandbox, deployment_tools(sandbox.vendor) as tools:
+        for suffix, cached in (("", 1000), ("-uncached", 0)):
+            async with turns_over(client, folder, tools, max_cached_workflows=cached) as turns:
+                for name, story in STORIES.items():
+                    await sandbox.clear()
+                    started = await story(turns, sandbox, f"INV-{name}{suffix}")
+                    await _closed(turns, started)
+                    history = await turns.handle(started).fetch_history()
+                    text = re.sub(
+                        r'"identity": "[^"]*"',
+                        '"identity": "recorded"',
+                        json.dumps(history.to_json_dict(), indent=1),
+                    )
+                    (HISTORIES / f"{name}{suffix}.json").write_text(f"{text}\n", encoding="utf-8")
+
+
+async def _closed(turns: Turns, started: Started) -> None:
+    async def closed() -> bool:
+        return (await turns.handle(started).describe()).close_time is not None
+
+    await eventually(closed)
+
+
+async def main() -> None:
+    """Record all."""
+    HISTORIES.mkdir(exist_ok=True)
+    extra = [word for attribute in SEARCH_ATTRIBUTES for word in ("--search-attribute", attribute)]
+    async with await WorkflowEnvironment.start_local(
+        dev_server_existing_path=str(TEMPORAL),
+        dev_server_extra_args=extra,
+        data_converter=pydantic_data_converter,
+    ) as environment:
+        with tempfile.TemporaryDirectory() as folder:
+            await record(environment.client, Path(folder))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
