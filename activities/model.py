@@ -1,6 +1,7 @@
 """One model request: asked with the history that the ledger gives, streamed into the ledger's events."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from temporalio.exceptions import ApplicationError
 from activities.scripted import ScriptedModel
 from turnsaga import names
 from turnsaga.attempts import heartbeating
-from turnsaga.errors import InvalidRequest, ModelUnavailable
+from turnsaga.errors import InvalidRequest, ModelUnavailable, StoreUnavailable
 from turnsaga.keys import digest
 from turnsaga.models import StepPlan, StepRef
 from turnsaga.store import NewCall, NewReply, SqlStore, StepContext
@@ -123,16 +124,18 @@ class ModelActivities:
         """Return the whole reply, or None once the turn is fenced: nobody reads the rest."""
         parameters = ModelRequestParameters(function_tools=self._offered(context.policies))
         messages = history(context.history, notices)
-        async with _TextStream.open(self._store, ref) as text:
-            async with model_request_stream(model, messages, model_request_parameters=parameters) as stream:
-                async for event in stream:
-                    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
-                        text.add(event.part.content)
-                    elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
-                        text.add(event.delta.content_delta)
-                    if text.fenced:
-                        return None
-                response = stream.get()
+        async with (
+            _TextStream.open(self._store, ref) as text,
+            model_request_stream(model, messages, model_request_parameters=parameters) as stream,
+        ):
+            async for event in stream:
+                if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+                    text.add(event.part.content)
+                elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+                    text.add(event.delta.content_delta)
+                if text.fenced:
+                    return None
+            response = stream.get()
         return None if text.fenced else response
 
     def _offered(self, policies: Mapping[str, str]) -> list[ToolDefinition]:
@@ -239,13 +242,20 @@ class _TextStream:
 
     async def _flush(self) -> None:
         batch, self._waiting = "".join(self._waiting), []
-        if batch and not self.fenced and not await self.store.append_text(self.ref, batch):
-            self.fenced = True
+        if not batch or self.fenced:
+            return
+        try:
+            self.fenced = not await self.store.append_text(self.ref, batch)
+        except StoreUnavailable:
+            self._waiting.insert(0, batch)
+            raise
 
     async def _flush_regularly(self) -> None:
         while not self.fenced:
             await asyncio.sleep(_FLUSH_S)
-            await self._flush()
+            # While the ledger is away the text waits; the last flush is the one that has to work.
+            with contextlib.suppress(StoreUnavailable):
+                await self._flush()
 
 
 def notices_text(notices: Sequence[str]) -> str:

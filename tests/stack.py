@@ -1,4 +1,4 @@
-"""What tests of whole turns stand on: a real Temporal, a real ledger, a worker, and vendors to run against."""
+"""What tests of whole turns stand on: a real Temporal, a real ledger, a worker, and vendors."""
 
 import asyncio
 import itertools

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from pydantic import ValidationError
@@ -59,13 +59,13 @@ def demo(
         bool, typer.Option(help="PAY loses the answer to each charge after applying it")
     ] = False,
 ) -> None:
-    """Run the story: turns that complete, are aborted, lose a worker; exit 0 only if ledger and truth agree."""
+    """Tell the main job as a story; exit 0 only if ledger and truth agree."""
     from workers.demo import demo as run_demo  # noqa: PLC0415  # as above
 
     raise typer.Exit(asyncio.run(run_demo(drop_response=drop_response)))
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     sys.stderr.write(f"workers: {message}\n")
     raise typer.Exit(2)
 

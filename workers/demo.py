@@ -33,7 +33,7 @@ _USER: Final = {"X-Turnsaga-User": "demo/ada"}
 _PATIENCE_S: Final = 60.0
 
 
-class _StoryFailed(Exception):  # noqa: N818  # ends the story; printed as one line
+class _StoryFailed(Exception):  # ends the story; printed as one line
     """Something in the story didn't go as it must; says what."""
 
 
@@ -48,7 +48,7 @@ class _Story:
     console: Console
     turns: list[str] = field(default_factory=list)
 
-    async def start(self, conversation: str, *replies: Mapping[str, Any], **body: Any) -> str:
+    async def start(self, conversation: str, *replies: Mapping[str, Any], **body: Any) -> str:  # noqa: ANN401  # JSON
         """Start a turn with a script, and return its id."""
         message = json.dumps({"script": list(replies)})
         answer = await self.web.post(
@@ -108,7 +108,7 @@ class _Story:
                     said.append(str(json.loads(line.removeprefix("data:"))["text"]))
         return "".join(said)
 
-    async def pay(self, **knobs: Any) -> None:
+    async def pay(self, **knobs: Any) -> None:  # noqa: ANN401  # JSON
         """Set PAY's knobs; with ``drop_response`` it also loses the answer of the next charge."""
         if self.drop_response:
             knobs = {"drop_response": 1, "only": {"op": "apply"}} | knobs
@@ -145,7 +145,7 @@ class _Stack:
 
 async def demo(*, drop_response: bool = False) -> int:
     """Run the story and print it as a table. Returns 0 only if ledger and truth agree."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     with tempfile.TemporaryDirectory(prefix="turnsaga-demo-") as folder:
         try:
             async with _stack(Path(folder), console) as stack:
@@ -267,7 +267,7 @@ async def _judged(story: _Story) -> int:
     standing = {(true.system, true.identity): true for true in truth.effects}
     table = Table(title="The ledger beside what the vendors say")
     for column in ("turn", "effect", "#", "ledger", "vendor", "applied", "undone", "stands"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=column != "effect")
     for view in views:
         for effect in view["effects"]:
             system = _SYSTEMS[effect["tool"]]
@@ -293,7 +293,7 @@ def _charge(invoice: str) -> dict[str, Any]:
     return _call("charge_card", customer="cus_1", amount="120.00", currency="EUR", invoice=invoice)
 
 
-def _call(tool: str, **arguments: Any) -> dict[str, Any]:
+def _call(tool: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
     return {"tool": tool, "args": arguments}
 
 

@@ -1,6 +1,6 @@
 """``send_invoice_email``: real SMTP. What was sent can't be called back."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
@@ -9,7 +9,6 @@ from typing import Annotated, Final
 import aiosmtplib
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from datetime import UTC, datetime
 from turnsaga.errors import NotApplied, OutcomeUnknown
 from turnsaga.tools import Call, Committed, EffectTool, JsonObject, Limits, Prepared
 
@@ -71,7 +70,7 @@ class Mail:
         )
 
     async def send(self, request: JsonObject, call: Call) -> Committed:
-        """Hand the message to the relay. Until its text is sent, every failure proves that nothing went out."""
+        """Hand the message to the relay. Until its text is sent, a failure proves that nothing went out."""
         smtp = aiosmtplib.SMTP(
             hostname=self._host, port=self._port, timeout=call.remaining.total_seconds(), use_tls=False
         )

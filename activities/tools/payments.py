@@ -1,12 +1,12 @@
 """``charge_card``: Stripe's API through its official client."""
 
+from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Final
 
 import stripe
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from datetime import timedelta
 from turnsaga.errors import NotApplied, OutcomeUnknown, StillRunning, UndoRefused
 from turnsaga.tools import (
     Call,
@@ -158,7 +158,7 @@ def _charge(receipt: JsonObject) -> str:
 
 
 def _judged(error: stripe.StripeError) -> Exception:
-    """Say what an error proves. A refusal proves that nothing was applied; silence and a 5xx prove nothing."""
+    """Say what an error proves: a refusal that nothing was applied; silence and a 5xx nothing at all."""
     status = error.http_status
     if isinstance(error, stripe.IdempotencyError):
         # The key was used with another body. That call may well have been applied.

@@ -110,13 +110,15 @@ def details_markdown(headline: str, briefs: Sequence[EffectBrief]) -> str:
     """Return the ledger of a turn as a markdown table, for the Temporal UI."""
     if not briefs:
         return headline
-    rows = [
-        f"| {brief.order or ''} | `{brief.tool}` | {_cell(brief.summary)} | **{brief.state}** | {_cell(brief.note or '')} |"
-        for brief in briefs
-    ]
+    rows = [_row(brief) for brief in briefs]
     return "\n".join(
         [headline, "", "| # | tool | effect | state | note |", "| --- | --- | --- | --- | --- |", *rows]
     )
+
+
+def _row(brief: EffectBrief) -> str:
+    summary, why = _cell(brief.summary), _cell(brief.note or "")
+    return f"| {brief.order or ''} | `{brief.tool}` | {summary} | **{brief.state}** | {why} |"
 
 
 def _cell(text: str) -> str:

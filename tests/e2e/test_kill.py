@@ -15,7 +15,17 @@ import pytest
 from temporalio.client import Client
 
 from activities.deployment import deployment_tools
-from tests.stack import REPOSITORY, WHO, SandboxProcess, Turns, call, reply, sandbox_process, say
+from tests.stack import (
+    REPOSITORY,
+    WHO,
+    SandboxProcess,
+    Turns,
+    call,
+    eventually,
+    reply,
+    sandbox_process,
+    say,
+)
 from turnsaga.client import TurnClient
 from turnsaga.ledger import TurnState
 from turnsaga.store import SqlStore, Started
@@ -154,8 +164,7 @@ async def test_sigkill_between_two_undos_repeats_none(deployment: Deployment) ->
     async def all_done() -> bool:
         return list((await turns.states(started)).values()) == ["committed"] * 3
 
-    while not await all_done():
-        await asyncio.sleep(0.05)
+    await eventually(all_done)
     await sandbox.knobs("pay", latency_ms=400, only={"op": "undo"})
     await turns.turns.abort(WHO, started.ref.turn)
     await turns.reaches(started, "compensated", "charge_card")

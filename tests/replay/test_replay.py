@@ -45,7 +45,7 @@ async def test_history_of_another_story_is_refused() -> None:
     path = next(path for path in HISTORIES if path.stem == "completed")
     text = path.read_text(encoding="utf-8").replace("charge_card.commit", "charge_card.lookup")
 
-    with pytest.raises(Exception, match="(?i)nondeterminism|activity type"):
+    with pytest.raises(Exception, match=r"(?i)nondeterminism|activity type"):
         await replayer().replay_workflow(WorkflowHistory.from_json("completed", text))
 
 

@@ -115,7 +115,7 @@ async def test_abort_while_a_call_is_prepared_leaves_no_row(client: Client, tmp_
     system = FakeSystem()
     preparing, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slowly(arguments: Note, call: Call) -> Prepared:  # noqa: ARG001
+    async def slowly(arguments: Note, call: Call) -> Prepared:
         preparing.set()
         await go_on.wait()
         return Prepared(arguments.model_dump(mode="json"))

@@ -60,9 +60,7 @@ async def test_search_attributes_and_details_follow_the_turn(turns: Turns) -> No
     assert attributes[SearchAttributeKey.for_keyword(names.TURN_STATUS)] == "completed"
     assert attributes[SearchAttributeKey.for_keyword(names.CONVERSATION_ID)] == started.conversation
     assert attributes[SearchAttributeKey.for_bool(names.NEEDS_ATTENTION)] is False
-    assert (
-        f"| 1 | `charge_card` | charge 120.00 EUR for {name} | **committed** |" in details.current_details
-    )
+    assert f"| 1 | `charge_card` | charge 120.00 EUR for {name} | **committed** |" in details.current_details
     assert await description.static_summary() == "agent turn"
 
 

@@ -285,10 +285,10 @@ async def test_same_tool_committed_three_times_is_undone_three_times_in_reverse(
 async def test_undo_that_shows_nothing_for_it_isn_t_believed(client: Client, tmp_path: Path) -> None:
     system = FakeSystem()
 
-    async def does_nothing(request: JsonObject, receipt: JsonObject, call: Call) -> Undone:  # noqa: ARG001
+    async def does_nothing(request: JsonObject, receipt: JsonObject, call: Call) -> Undone:
         return Undone({})
 
-    async def denies(request: JsonObject, receipt: JsonObject, call: Call) -> bool:  # noqa: ARG001
+    async def denies(request: JsonObject, receipt: JsonObject, call: Call) -> bool:
         return False
 
     tools = [system.tool("no_op", compensate=does_nothing), system.tool("read_back", check_undone=denies)]
@@ -371,7 +371,7 @@ async def test_undo_overtaken_by_somebody_leaves_the_rest_to_be_undone(
 ) -> None:
     system = FakeSystem()
 
-    async def overtaken(request: JsonObject, receipt: JsonObject, call: Call) -> Undone:  # noqa: ARG001
+    async def overtaken(request: JsonObject, receipt: JsonObject, call: Call) -> Undone:
         raise ChangedSince("another hand was here")
 
     tools = [system.tool("note_down"), system.tool("note_over", compensate=overtaken)]
@@ -412,7 +412,7 @@ async def test_once_and_lookup_found_is_committed_and_not_found_is_failed(
 async def test_one_tool_with_two_calls_sends_two_keys(client: Client, tmp_path: Path) -> None:
     system, keys = FakeSystem(), list[str]()
 
-    async def create_then_pay(request: JsonObject, call: Call) -> Committed:  # noqa: ARG001
+    async def create_then_pay(request: JsonObject, call: Call) -> Committed:
         keys.extend(sub_key(call.key, step) for step in ("create", "pay"))
         return Committed({"done": True})
 
@@ -426,18 +426,21 @@ async def test_one_tool_with_two_calls_sends_two_keys(client: Client, tmp_path: 
     assert len({*keys, *(effect.key for effect in view.effects)}) == 4
 
 
+GOOD = {"customer": "cus_1", "amount": "10.00", "currency": "EUR", "invoice": "X"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "finish", "told"),
     [
         ({"raw_args": '{"customer":"cus_1","amount":"10.00","curr'}, "length", "length limit"),
         ({"raw_args": '{"customer":"cus_1","amount":"10.00","curr'}, "tool_calls", "cut off"),
-        ({"args": {"customer": "cus_1", "amount": "10.00", "currency": "EUR", "invoice": "X"}}, "length", "length limit"),
+        ({"args": GOOD}, "length", "length limit"),
         ({"raw_args": "[1, 2]"}, "tool_calls", "not a JSON object"),
         ({"raw_args": "not json"}, "tool_calls", "not JSON"),
-        ({"args": {"customer": "cus_1", "amount": "-1", "currency": "EUR", "invoice": "X"}}, "tool_calls", "amount"),
-        ({"args": {"customer": "cus_1", "amount": "1.001", "currency": "EUR", "invoice": "X"}}, "tool_calls", "2 decimals"),
+        ({"args": {**GOOD, "amount": "-1"}}, "tool_calls", "amount"),
+        ({"args": {**GOOD, "amount": "1.001"}}, "tool_calls", "2 decimals"),
         ({"args": {"amount": "1", "currency": "EUR", "invoice": "X"}}, "tool_calls", "customer"),
-        ({"args": {"customer": "c", "amount": "1", "currency": "EUR", "invoice": "X", "tip": 5}}, "tool_calls", "tip"),
+        ({"args": {**GOOD, "tip": 5}}, "tool_calls", "tip"),
     ],
 )  # fmt: skip
 async def test_arguments_that_are_cut_or_wrong_run_nothing_and_are_told(

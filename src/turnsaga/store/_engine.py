@@ -76,9 +76,9 @@ class Database:
     def _transact(self, reading: bool, work: Callable[[Connection], T]) -> T:  # noqa: FBT001
         for pause in (*_PAUSES, None):
             try:
-                with self.engine.connect().execution_options(turnsaga_reads=reading) as connection:
-                    with connection.begin():
-                        return work(connection)
+                connection = self.engine.connect().execution_options(turnsaga_reads=reading)
+                with connection, connection.begin():
+                    return work(connection)
             except (OperationalError, sqlite3.OperationalError) as error:
                 reason = str(error.orig if isinstance(error, DBAPIError) else error)
                 if pause is None:

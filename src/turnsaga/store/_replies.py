@@ -214,13 +214,13 @@ def _turn(connection: Connection, ref: StepRef) -> TurnRow:
 def _stored_calls(connection: Connection, ref: StepRef) -> tuple[StoredCall, ...]:
     table = schema.calls
     rows = connection.execute(
-        select(table)
+        select(table, table.c.index.label("call"))
         .where((table.c.tenant == ref.tenant) & (table.c.turn == ref.turn) & (table.c.step == ref.step))
         .order_by(table.c.index)
     )
     return tuple(
         StoredCall(
-            row._mapping["index"],
+            row.call,
             load(row.tool),
             load(row.arguments),
             row.kind,
@@ -261,7 +261,9 @@ def _history(connection: Connection, turn: TurnRow) -> tuple[PastTurn, ...]:
         .where((calls.c.tenant == turn.tenant) & calls.c.turn.in_(ids))
         .order_by(calls.c.turn, calls.c.step, calls.c.index)
     ):
-        text, is_error = _call_result(call.result, call.is_error, call.repeated, rows.get(call.effect))
+        text, is_error = _call_result(
+            call.result, rows.get(call.effect), is_error=call.is_error, repeated=call.repeated
+        )
         by_step.setdefault((call.turn, call.step), []).append(
             PastCall(load(call.call_id), load(call.tool), load(call.arguments), text, is_error)
         )
@@ -279,9 +281,10 @@ def _history(connection: Connection, turn: TurnRow) -> tuple[PastTurn, ...]:
 
 def _call_result(
     result: str | None,
+    effect: EffectRow | None,
+    *,
     is_error: bool,
     repeated: bool,
-    effect: EffectRow | None,  # noqa: FBT001
 ) -> tuple[str, bool]:
     if effect is not None:
         return effect_result(

@@ -14,7 +14,7 @@ from turnsaga.models import FenceAnswer, FenceRequest, NextSteps, PlannedStep, P
 from turnsaga.store import schema
 from turnsaga.store._handing import CANT_BE_ASKED, hand_over_row
 from turnsaga.store._payloads import dump
-from turnsaga.store._rows import EffectRow, TurnRow, brief, plan_row, settlement, turn_row
+from turnsaga.store._rows import EffectRow, brief, plan_row, settlement, turn_row
 from turnsaga.store._unit import TurnUnit
 
 __all__ = [

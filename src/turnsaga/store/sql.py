@@ -7,7 +7,6 @@ a transaction is written as plain code and read from top to bottom.
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 
 from turnsaga.errors import StoreUnavailable
 from turnsaga.models import (
@@ -23,7 +22,7 @@ from turnsaga.models import (
     TurnRef,
     TurnView,
 )
-from turnsaga.store import _commits, _deployment, _handing, _replies, _settling, _turns, _views
+from turnsaga.store import _commits, _deployment, _gate, _handing, _replies, _settling, _turns, _views
 from turnsaga.store._engine import Database
 from turnsaga.store._rows import EffectRow
 from turnsaga.store.migrations import migrate
@@ -148,13 +147,13 @@ class SqlStore:
 
     # Effects
 
-    async def call_context(self, ref: CallRef) -> _commits.CallContext:
+    async def call_context(self, ref: CallRef) -> _gate.CallContext:
         """Return a stored call."""
-        return await self._database.read(_commits.call_context, ref)
+        return await self._database.read(_gate.call_context, ref)
 
-    async def claim_commit(self, ref: CallRef, new: _commits.NewEffect | None) -> _commits.Claim:
+    async def claim_commit(self, ref: CallRef, new: _gate.NewEffect | None) -> _gate.Claim:
         """Prepare the call's effect if it has none yet, and open the gate."""
-        return await self._database.write(_commits.claim_commit, ref, new, now=self._clock())
+        return await self._database.write(_gate.claim_commit, ref, new, now=self._clock())
 
     async def drop(self, ref: EffectRef, reason: str) -> EffectRow:
         """Release an effect that is prepared and not to be sent."""

@@ -1,4 +1,4 @@
-"""The first ledger"""
+"""The first ledger."""
 
 import sqlalchemy as sa
 from alembic import op

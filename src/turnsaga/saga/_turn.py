@@ -10,13 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.common import RetryPolicy, SearchAttributeKey
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
-from temporalio.workflow import ActivityCancellationType
 
 from turnsaga import names
 from turnsaga.errors import TURN_FAILED
@@ -27,13 +25,9 @@ from turnsaga.models import (
     CallPlan,
     CallRef,
     EffectBrief,
-    EffectRef,
     FenceAnswer,
     FenceRequest,
-    HandOver,
     NextSteps,
-    PlannedStep,
-    Resolution,
     SettleRequest,
     StepPlan,
     StepRef,
@@ -41,15 +35,14 @@ from turnsaga.models import (
     TurnResult,
     TurnStart,
 )
+from turnsaga.saga._calls import HEARTBEAT, Calls
+from turnsaga.saga._ledger import book
 from turnsaga.transcript import details_markdown
 
 __all__ = ["SagaOptions", "TurnSaga"]
 
-R = TypeVar("R", bound=BaseModel)
-
 _TURN_STATUS: Final = SearchAttributeKey.for_keyword(names.TURN_STATUS)
 _NEEDS_ATTENTION: Final = SearchAttributeKey.for_bool(names.NEEDS_ATTENTION)
-_HEARTBEAT: Final = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +56,7 @@ class SagaOptions:
     model_attempts: int = 6
 
 
-class _Stopped(Exception):  # noqa: N818  # not an error: it ends the way forward
+class _Stopped(Exception):  # not an error: it ends the way forward
     """The turn is being ended; no further call is prepared."""
 
 
@@ -78,6 +71,7 @@ class TurnSaga:
         self._options = options or SagaOptions()
         self._stop: FenceRequest | None = None
         self._briefs: dict[str, EffectBrief] = {}
+        self._calls = Calls(start, self._note)
         self._inflight: set[asyncio.Task[None]] = set()
         self._step = 0
         self._status = TurnState.RUNNING
@@ -138,7 +132,7 @@ class TurnSaga:
             StepRef(tenant=self._start.tenant, turn=self._start.turn, step=self._step),
             result_type=StepPlan,
             start_to_close_timeout=self._options.model_timeout,
-            heartbeat_timeout=_HEARTBEAT,
+            heartbeat_timeout=HEARTBEAT,
             retry_policy=RetryPolicy(
                 initial_interval=timedelta(milliseconds=250),
                 maximum_interval=timedelta(seconds=10),
@@ -200,7 +194,7 @@ class TurnSaga:
     # The life of a turn
 
     async def _live(self, forward: Callable[["TurnSaga"], Awaitable[None]]) -> TurnState:
-        begun = await self._book(names.BEGIN, self._start.ref, TurnBegun)
+        begun = await book(names.BEGIN, self._start.ref, TurnBegun)
         self._remember(begun.briefs, begun.state)
         if begun.state is TurnState.RUNNING and self._stop is None:
             await self._go_forward(forward)
@@ -234,13 +228,13 @@ class TurnSaga:
 
     async def _complete(self) -> bool:
         while self._stop is None:
-            answer = await self._book(names.COMPLETE, self._start.ref, NextSteps)
+            answer = await book(names.COMPLETE, self._start.ref, NextSteps)
             self._remember(answer.briefs, answer.state)
             if answer.settled:
                 return True
             if answer.state is not TurnState.RUNNING:
                 return False
-            await self._carry_out(answer.steps, given_up=set())
+            await self._calls.carry_out(answer.steps, given_up=set())
         return False
 
     async def _settle(self, *, ask_again: bool = False) -> TurnState:
@@ -248,16 +242,16 @@ class TurnSaga:
             tenant=self._start.tenant, turn=self._start.turn, cause="abort", via="engine"
         )
         self._show("stopping: calls in flight are waited for")
-        await self._book(names.FENCE, request, FenceAnswer)
+        await book(names.FENCE, request, FenceAnswer)
         # A call that passed its gate is on its way; what it did is known when it ends, not before.
         await workflow.wait_condition(lambda: all(task.done() for task in self._inflight))
         if ask_again:
             # After the fence, so that what is found is undone by this very run.
-            owned = await self._book(names.OWNED, self._start.ref, NextSteps)
-            await self._carry_out(owned.steps, given_up=set())
+            owned = await book(names.OWNED, self._start.ref, NextSteps)
+            await self._calls.carry_out(owned.steps, given_up=set())
         given_up: set[str] = set()
         while True:
-            answer = await self._book(
+            answer = await book(
                 names.SETTLE,
                 SettleRequest(
                     tenant=self._start.tenant, turn=self._start.turn, given_up=tuple(sorted(given_up))
@@ -267,21 +261,19 @@ class TurnSaga:
             self._remember(answer.briefs, answer.state)
             if answer.settled:
                 return answer.state
-            await self._carry_out(answer.steps, given_up=given_up)
-
-    # Calls
+            await self._calls.carry_out(answer.steps, given_up=given_up)
 
     async def _call(self, step: int, plan: CallPlan) -> None:
         ref = CallRef(tenant=self._start.tenant, turn=self._start.turn, step=step, index=plan.index)
         if plan.kind == "read":
-            await self._read(ref, plan)
+            await self._calls.read(ref, plan)
             return
         try:
-            outcome = await self._commit(ref, plan)
+            outcome = await self._calls.commit(ref, plan)
         except ActivityError:
             outcome = CallOutcome()
         if outcome.effect is not None:
-            self._remember((outcome.effect,), self._status)
+            self._note(outcome.effect)
         if outcome.fenced:
             self._end("abort", "engine", "the turn was stopped")
         lost = (
@@ -290,143 +282,13 @@ class TurnSaga:
             or outcome.effect.state is State.PREPARED
         )
         if lost and self._stop is None:
-            answer = await self._book(names.UNDECIDED, self._start.ref, NextSteps)
+            answer = await book(names.UNDECIDED, self._start.ref, NextSteps)
             mine = [
                 step
                 for step in answer.steps
                 if outcome.effect is None or step.effect == outcome.effect.effect
             ]
-            await self._carry_out(mine, given_up=set())
-
-    async def _commit(self, ref: CallRef, plan: CallPlan) -> CallOutcome:
-        outcome: CallOutcome = await workflow.execute_activity(
-            names.commit_activity(plan.tool),
-            ref,
-            result_type=CallOutcome,
-            start_to_close_timeout=timedelta(milliseconds=plan.attempt_ms),
-            schedule_to_close_timeout=timedelta(milliseconds=plan.total_ms),
-            heartbeat_timeout=_HEARTBEAT,
-            # How often a request is sent is counted in the ledger, where a dead worker's attempts count too.
-            retry_policy=_patient(timedelta(milliseconds=200)),
-            # Nothing cancels a commit, and if something did it must not end before its call has.
-            cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-            summary=plan.summary,
-        )
-        return outcome
-
-    async def _read(self, ref: CallRef, plan: CallPlan) -> None:
-        try:
-            await workflow.execute_activity(
-                names.read_activity(plan.tool),
-                ref,
-                start_to_close_timeout=timedelta(milliseconds=plan.attempt_ms),
-                schedule_to_close_timeout=timedelta(milliseconds=plan.total_ms),
-                heartbeat_timeout=_HEARTBEAT,
-                retry_policy=RetryPolicy(maximum_attempts=4, initial_interval=timedelta(milliseconds=200)),
-                summary=plan.summary,
-            )
-        except ActivityError:
-            workflow.logger.warning("read.failed", extra={"tool": plan.tool})
-
-    async def _carry_out(self, steps: Sequence[PlannedStep], *, given_up: set[str]) -> None:
-        """Do what a plan asks for: look-ups and repeats side by side, an undo alone."""
-        await asyncio.gather(*(self._one(step, given_up) for step in steps))
-
-    async def _one(self, step: PlannedStep, given_up: set[str]) -> None:
-        if step.action == "wait":
-            await workflow.sleep(
-                timedelta(milliseconds=step.wait_ms), summary="a request may still be under way"
-            )
-        elif step.action == "undo":
-            await self._undo(step, given_up)
-        elif step.action == "look_up":
-            await self._look_up(step)
-        elif step.action == "send_again":
-            await self._send_again(step)
-        else:
-            await self._hand_over(step.effect, "it runs as a job of the system and isn't followed yet")
-
-    async def _undo(self, step: PlannedStep, given_up: set[str]) -> None:
-        plan = step.call
-        try:
-            done = await workflow.execute_activity(
-                names.compensate_activity(plan.tool),
-                self._effect(step.effect),
-                result_type=CallOutcome,
-                start_to_close_timeout=timedelta(milliseconds=plan.undo_attempt_ms),
-                schedule_to_close_timeout=timedelta(milliseconds=plan.undo_total_ms),
-                heartbeat_timeout=_HEARTBEAT,
-                retry_policy=_patient(timedelta(milliseconds=200)),
-                cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-                summary=plan.undo_summary,
-            )
-        except ActivityError:
-            given_up.add(step.effect)
-        else:
-            if done.effect is not None:
-                self._remember((done.effect,), self._status)
-
-    async def _look_up(self, step: PlannedStep) -> None:
-        plan = step.call
-        try:
-            found = await workflow.execute_activity(
-                names.lookup_activity(plan.tool),
-                self._effect(step.effect),
-                result_type=Resolution,
-                start_to_close_timeout=timedelta(milliseconds=plan.attempt_ms),
-                schedule_to_close_timeout=timedelta(milliseconds=plan.resolve_ms),
-                heartbeat_timeout=_HEARTBEAT,
-                retry_policy=_patient(timedelta(milliseconds=200)),
-                summary=f"what became of: {plan.summary}",
-            )
-        except ActivityError:
-            await self._hand_over(step.effect, "its outcome could not be found out in time")
-        else:
-            self._remember((found.effect,), self._status)
-
-    async def _send_again(self, step: PlannedStep) -> None:
-        ref = CallRef(tenant=self._start.tenant, turn=self._start.turn, step=step.step, index=step.call.index)
-        try:
-            outcome = await self._commit(ref, step.call)
-        except ActivityError:
-            await self._hand_over(step.effect, "it was sent again, and no answer came in time")
-        else:
-            if outcome.effect is not None:
-                self._remember((outcome.effect,), self._status)
-
-    async def _hand_over(self, effect: str, reason: str) -> None:
-        request = HandOver(tenant=self._start.tenant, turn=self._start.turn, effect=effect, reason=reason)
-        answer = await self._book(names.HAND_OVER, request, CallOutcome)
-        if answer.effect is not None:
-            self._remember((answer.effect,), self._status)
-
-    def _effect(self, effect: str) -> EffectRef:
-        return EffectRef(tenant=self._start.tenant, turn=self._start.turn, effect=effect)
-
-    async def _book(self, activity: str, argument: BaseModel, result: type[R]) -> R:
-        """Ask the ledger, as a local activity; as an ordinary one, that waits and is seen, while it is away."""
-        try:
-            booked: R = await workflow.execute_local_activity(
-                activity,
-                argument,
-                result_type=result,
-                start_to_close_timeout=timedelta(seconds=20),
-                retry_policy=RetryPolicy(maximum_attempts=1),
-            )
-        except ActivityError as error:
-            if isinstance(error.cause, ApplicationError) and error.cause.non_retryable:
-                raise error.cause from None
-        else:
-            return booked
-        seen: R = await workflow.execute_activity(
-            activity,
-            argument,
-            result_type=result,
-            start_to_close_timeout=timedelta(seconds=30),
-            retry_policy=_patient(timedelta(milliseconds=500)),
-            summary=f"{activity}: waiting for the ledger",
-        )
-        return seen
+            await self._calls.carry_out(mine, given_up=set())
 
     # What is seen from outside
 
@@ -443,6 +305,9 @@ class TurnSaga:
                 workflow.upsert_search_attributes([_NEEDS_ATTENTION.value_set(attention)])
         self._show(f"turn {self._status}")
 
+    def _note(self, brief: EffectBrief) -> None:
+        self._remember((brief,), self._status)
+
     def _show(self, headline: str) -> None:
         workflow.set_current_details(details_markdown(headline, list(self._briefs.values())))
 
@@ -452,11 +317,6 @@ class TurnSaga:
             "state": self._status.value,
             "effects": [brief.model_dump(mode="json") for brief in self._briefs.values()],
         }
-
-
-def _patient(initial: timedelta) -> RetryPolicy:
-    """Retry until the activity's own bound: how often something is *sent* is the ledger's to say."""
-    return RetryPolicy(initial_interval=initial, maximum_interval=timedelta(seconds=5))
 
 
 def _why(error: FailureError) -> str:

@@ -1,0 +1,345 @@
+"""The gate: prepare an effect, and claim it for one attempt, in one transaction.
+
+An attempt that claims the row gets a new token. Nothing is prepared and no gate opens on a turn that is
+fenced, and none while another effect on the same identity or resource isn't done with.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
+
+from turnsaga import settle
+from turnsaga.errors import NotFound
+from turnsaga.keys import effect_id, undo_key
+from turnsaga.ledger import BLOCKS_IDENTITY, CLOSED, IN_DOUBT, OPEN_TURN, Event, State
+from turnsaga.models import CallPlan, CallRef, TurnRef
+from turnsaga.store import schema
+from turnsaga.store._payloads import dump, load, load_object
+from turnsaga.store._rows import EffectRow, effect_row, plan_row
+from turnsaga.store._unit import TurnUnit
+
+__all__ = ["CallContext", "Claim", "NewEffect", "Verdict", "call_context", "claim_commit"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewEffect:
+    """An effect as it is prepared: everything that its later attempts need, fixed from here on."""
+
+    tool: str
+    system: str
+    identity: str | None
+    arguments: Mapping[str, Any]
+    arguments_digest: str
+    occurrence: int
+    key: str
+    request: Mapping[str, Any]
+    resources: Sequence[str]
+    plan: CallPlan
+    policy: str
+    reversible: bool
+    keyed: bool
+    can_look_up: bool
+    key_dies_with_undo: bool
+    undo_keyed: bool
+    key_life_ms: int | None
+    send_by_ms: int
+    landing_ms: int
+    max_sends: int
+    max_undo_sends: int
+    title: str
+    no_undo_reason: str | None
+
+
+class Verdict(StrEnum):
+    """What an attempt may do."""
+
+    SEND = "send"
+    STORED = "stored"
+    REPEATED = "repeated"
+    BUSY = "busy"
+    FENCED = "fenced"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The gate's answer. ``row`` is None only where nothing was prepared; ``blocker`` is set for BUSY."""
+
+    verdict: Verdict
+    row: EffectRow | None = None
+    blocker: str | None = None
+
+
+@dataclass(frozen=True)
+class CallContext:
+    """A call as the model wrote it, and where it belongs."""
+
+    user: str
+    conversation: str
+    nonce: str
+    policies: Mapping[str, str]
+    fenced: bool
+    tool: str
+    arguments: str
+    occurrence: int
+    digest: str | None
+    effect: str | None
+    result: str | None
+
+
+def call_context(connection: Connection, ref: CallRef) -> CallContext:
+    """Return a stored call.
+
+    Raises:
+        NotFound: the turn has no such call.
+    """
+    call, turn = schema.calls, schema.turns
+    row = connection.execute(
+        select(
+            turn.c.user, turn.c.conversation, turn.c.nonce, turn.c.policies, turn.c.fence,
+            call.c.tool, call.c.arguments, call.c.occurrence, call.c.digest, call.c.effect, call.c.result,
+        )
+        .select_from(call.join(turn, (turn.c.tenant == call.c.tenant) & (turn.c.turn == call.c.turn)))
+        .where(_is_call(ref))
+    ).one_or_none()  # fmt: skip
+    if row is None:
+        raise NotFound("call", f"{ref.turn}/{ref.step}/{ref.index}")
+    return CallContext(
+        user=row.user,
+        conversation=row.conversation,
+        nonce=row.nonce,
+        policies=load_object(row.policies),
+        fenced=row.fence is not None,
+        tool=load(row.tool),
+        arguments=load(row.arguments),
+        occurrence=row.occurrence,
+        digest=row.digest,
+        effect=row.effect,
+        result=row.result,
+    )
+
+
+def claim_commit(connection: Connection, ref: CallRef, new: NewEffect | None, *, now: datetime) -> Claim:
+    """Prepare the call's effect if it has none yet, and open the gate: one transaction.
+
+    ``new`` may be None once the call has its effect. Nothing is prepared and no gate opens on a turn
+    that is fenced. A claim that an earlier attempt left behind is taken over only where the downstream
+    system honours the key; elsewhere the row becomes ``unknown``.
+    """
+    turn = TurnRef(tenant=ref.tenant, turn=ref.turn)
+    unit = TurnUnit.hold_running(connection, turn, now)
+    fenced = unit is None
+    unit = unit or TurnUnit.hold(connection, turn, now)
+    linked = _linked(unit, ref)
+    if linked is None:
+        if fenced or new is None:
+            return Claim(Verdict.FENCED)
+        row, repeated = _prepared(unit, ref, new)
+    else:
+        row, repeated = linked
+    if repeated:
+        return Claim(Verdict.REPEATED, row)
+    if row.state is State.PREPARED:
+        return Claim(Verdict.FENCED, row) if fenced else _gate(unit, row)
+    if row.state in {State.COMMITTING, State.UNKNOWN} and not row.owned:
+        return _take_over(unit, row, fenced=fenced)
+    return Claim(Verdict.STORED, row)
+
+
+def _is_call(ref: CallRef) -> ColumnElement[bool]:
+    call = schema.calls
+    return (
+        (call.c.tenant == ref.tenant)
+        & (call.c.turn == ref.turn)
+        & (call.c.step == ref.step)
+        & (call.c.index == ref.index)
+    )
+
+
+def _linked(unit: TurnUnit, ref: CallRef) -> tuple[EffectRow, bool] | None:
+    row = unit.connection.execute(
+        select(schema.calls.c.effect, schema.calls.c.repeated).where(_is_call(ref))
+    ).one()
+    return None if row.effect is None else (unit.effect(row.effect), row.repeated)
+
+
+def _prepared(unit: TurnUnit, ref: CallRef, new: NewEffect) -> tuple[EffectRow, bool]:
+    table = schema.effects
+    present = unit.connection.execute(
+        select(table).where((table.c.tenant == ref.tenant) & (table.c.key == new.key))
+    ).one_or_none()
+    repeated = present is not None
+    row = effect_row(present) if present is not None else _inserted(unit, ref, new)
+    unit.connection.execute(
+        update(schema.calls).where(_is_call(ref)).values(effect=row.effect, repeated=repeated)
+    )
+    return row, repeated
+
+
+def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect) -> EffectRow:
+    turn = unit.turn
+    effect = effect_id(turn=turn.turn, key=new.key)
+    unit.connection.execute(
+        insert(schema.effects).values(
+            tenant=turn.tenant,
+            effect=effect,
+            turn=turn.turn,
+            user=turn.user,
+            conversation=turn.conversation,
+            seq=turn.next_seq,
+            step=ref.step,
+            call=ref.index,
+            tool=new.tool,
+            system=new.system,
+            identity=new.identity,
+            arguments=dump(dict(new.arguments)),
+            arguments_digest=new.arguments_digest,
+            occurrence=new.occurrence,
+            key=new.key,
+            undo_key=undo_key(new.key),
+            request=dump(dict(new.request)),
+            plan=new.plan.model_dump_json(),
+            policy=new.policy,
+            reversible=new.reversible,
+            keyed=new.keyed,
+            can_look_up=new.can_look_up,
+            key_dies_with_undo=new.key_dies_with_undo,
+            undo_keyed=new.undo_keyed,
+            key_life_ms=new.key_life_ms,
+            send_by_ms=new.send_by_ms,
+            landing_ms=new.landing_ms,
+            max_sends=new.max_sends,
+            max_undo_sends=new.max_undo_sends,
+            title=new.title,
+            no_undo_reason=new.no_undo_reason,
+            state=State.PREPARED,
+            version=1,
+            token=0,
+            owned=False,
+            sends=0,
+            answers=0,
+            undo_sends=0,
+            undo_refusals=0,
+            prepared_at=unit.now,
+            at=unit.now,
+        )
+    )
+    unit.set_turn(next_seq=turn.next_seq + 1)
+    for resource in dict.fromkeys(new.resources):
+        _enqueue(unit, new.system, resource, effect)
+    row = unit.effect(effect)
+    unit.announce(row)
+    return row
+
+
+def _enqueue(unit: TurnUnit, system: str, resource: str, effect: str) -> None:
+    table = schema.resources
+    last = unit.connection.execute(
+        select(func.max(table.c.epoch)).where(
+            (table.c.tenant == unit.turn.tenant) & (table.c.system == system) & (table.c.resource == resource)
+        )
+    ).scalar_one()
+    unit.connection.execute(
+        insert(table).values(
+            tenant=unit.turn.tenant,
+            system=system,
+            resource=resource,
+            epoch=(last or 0) + 1,
+            effect=effect,
+            turn=unit.turn.turn,
+        )
+    )
+
+
+def _gate(unit: TurnUnit, row: EffectRow) -> Claim:
+    blocker = _identity_blocker(unit, row) or _resource_blocker(unit, row)
+    if blocker is not None:
+        if row.held_for is None:
+            row = unit.note(row, "tool_held", held_for="resource")
+        return Claim(Verdict.BUSY, row, blocker)
+    return Claim(Verdict.SEND, _claimed(unit, row, Event.GATE_OPENED))
+
+
+def _take_over(unit: TurnUnit, row: EffectRow, *, fenced: bool) -> Claim:
+    planned = plan_row(row, undo_given_up=False)
+    if settle.resolution(planned, fenced=fenced, now=unit.now) is settle.Action.SEND_AGAIN:
+        return Claim(Verdict.SEND, _claimed(unit, row, Event.CLAIMED_AGAIN))
+    if row.state is State.COMMITTING:
+        row = unit.move(
+            row, Event.COMMIT_LOST, token=row.token + 1, error="an earlier attempt gave no answer"
+        )
+    return Claim(Verdict.STORED, row)
+
+
+def _claimed(unit: TurnUnit, row: EffectRow, event: Event) -> EffectRow:
+    return unit.move(
+        row,
+        event,
+        quiet=row.state is State.COMMITTING,
+        token=row.token + 1,
+        held_for=None,
+        error=None,
+        sends=row.sends + 1,
+        first_claim_at=row.first_claim_at or unit.now,
+        send_by=unit.now + timedelta(milliseconds=row.send_by_ms),
+    )
+
+
+def _identity_blocker(unit: TurnUnit, row: EffectRow) -> str | None:
+    """Return another effect on the same business identity that isn't settled."""
+    if row.identity is None:
+        return None
+    table = schema.effects
+    return unit.connection.execute(
+        select(table.c.title)
+        .where(
+            (table.c.tenant == row.tenant)
+            & (table.c.system == row.system)
+            & (table.c.identity == row.identity)
+            & (table.c.effect != row.effect)
+            & table.c.state.in_(BLOCKS_IDENTITY)
+        )
+        .limit(1)
+    ).scalar_one_or_none()
+
+
+def _resource_blocker(unit: TurnUnit, row: EffectRow) -> str | None:
+    """Return an effect that was prepared earlier on one of the same resources and isn't done with.
+
+    An earlier turn's effect is done with when its turn has ended, not when its row is committed: an
+    abort would undo it over what this one writes.
+    """
+    mine, other, effect, turn = schema.resources, schema.resources.alias(), schema.effects, schema.turns
+    return unit.connection.execute(
+        select(effect.c.title)
+        .select_from(
+            mine.join(
+                other,
+                (other.c.tenant == mine.c.tenant)
+                & (other.c.system == mine.c.system)
+                & (other.c.resource == mine.c.resource)
+                & (other.c.epoch < mine.c.epoch)
+                & (other.c.effect != mine.c.effect),
+            )
+            .join(effect, (effect.c.tenant == other.c.tenant) & (effect.c.effect == other.c.effect))
+            .join(turn, (turn.c.tenant == other.c.tenant) & (turn.c.turn == other.c.turn))
+        )
+        .where(
+            (mine.c.tenant == row.tenant)
+            & (mine.c.effect == row.effect)
+            & (
+                ((other.c.turn == row.turn) & effect.c.state.in_(IN_DOUBT | {State.PREPARED}))
+                | (
+                    (other.c.turn != row.turn)
+                    & (
+                        effect.c.state.not_in(CLOSED)
+                        | ((effect.c.state == State.COMMITTED) & turn.c.state.in_(OPEN_TURN))
+                    )
+                )
+            )
+        )
+        .limit(1)
+    ).scalar_one_or_none()

@@ -1,0 +1,58 @@
+"""What all phases of a tool need."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from temporalio.exceptions import ApplicationErrorCategory
+
+from turnsaga.keys import effect_id
+from turnsaga.models import CallRef
+from turnsaga.store import EffectRow
+from turnsaga.tools import Call
+
+__all__ = ["EXPECTED", "INSIST", "MARGIN", "call_before", "call_for", "ms", "now"]
+
+MARGIN: Final = timedelta(seconds=10)
+"""What an attempt gets beside its call, for the ledger."""
+
+INSIST: Final = timedelta(seconds=60)
+"""How long an outcome is tried to be written while the ledger is away: it is known nowhere else."""
+
+EXPECTED: Final = ApplicationErrorCategory.BENIGN
+"""The category of errors that the protocol foresees: no alarm in logs and metrics."""
+
+
+def now() -> datetime:
+    """Return this instant."""
+    return datetime.now(UTC)
+
+
+def ms(span: timedelta) -> int:
+    """Return a duration in whole milliseconds."""
+    return int(span.total_seconds() * 1000)
+
+
+def call_for(row: EffectRow, key: str, within: timedelta) -> Call:
+    """Return what a tool's function is told about an effect that has its row."""
+    return Call(
+        tenant=row.tenant,
+        user=row.user,
+        turn=row.turn,
+        effect=row.effect,
+        key=key,
+        effect_key=row.key,
+        remaining=within,
+    )
+
+
+def call_before(ref: CallRef, user: str, key: str, within: timedelta) -> Call:
+    """Return what a tool's function is told before there is a row, or where there is none."""
+    return Call(
+        tenant=ref.tenant,
+        user=user,
+        turn=ref.turn,
+        effect=effect_id(turn=ref.turn, key=key),
+        key=key,
+        effect_key=key,
+        remaining=within,
+    )

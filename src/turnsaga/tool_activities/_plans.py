@@ -1,0 +1,40 @@
+"""How a workflow runs one call of a tool."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from turnsaga.models import CallPlan
+from turnsaga.tool_activities._common import MARGIN, ms
+from turnsaga.tools import EffectTool, ReadTool, sentence
+
+__all__ = ["call_plan"]
+
+
+def call_plan(tool: EffectTool[Any] | ReadTool[Any], index: int, arguments: BaseModel) -> CallPlan:
+    """Return how a workflow runs one call of a tool: its sentences and its bounds."""
+    values = dict(arguments)
+    if isinstance(tool, ReadTool):
+        attempt = tool.timeout + MARGIN
+        return CallPlan(
+            index=index,
+            tool=tool.name,
+            kind="read",
+            summary=sentence(tool.says, values),
+            attempt_ms=ms(attempt),
+            total_ms=ms(4 * attempt),
+        )
+    limits = tool.limits
+    attempt = limits.send_by + limits.call + limits.wait + MARGIN
+    return CallPlan(
+        index=index,
+        tool=tool.name,
+        kind="effect",
+        summary=sentence(tool.summary or tool.says, values),
+        undo_summary=sentence(tool.undo_says or "", values),
+        attempt_ms=ms(attempt),
+        total_ms=ms(attempt * (limits.sends + 1)),
+        undo_attempt_ms=ms(limits.undo_call + MARGIN),
+        undo_total_ms=ms(limits.undo_total),
+        resolve_ms=ms(limits.resolve),
+    )

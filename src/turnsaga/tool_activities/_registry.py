@@ -1,0 +1,77 @@
+"""The activities of every registered tool."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from temporalio import activity
+
+from turnsaga import names
+from turnsaga.attempts import heartbeating
+from turnsaga.models import CallOutcome, CallRef, EffectRef, Resolution
+from turnsaga.store import SqlStore
+from turnsaga.tool_activities._commits import CommitAttempts
+from turnsaga.tool_activities._lookups import LookupAttempts
+from turnsaga.tool_activities._reads import ReadAttempts
+from turnsaga.tool_activities._undos import UndoAttempts
+from turnsaga.tools import EffectTool, ReadTool, Tools
+
+__all__ = ["ToolActivities"]
+
+
+class ToolActivities:
+    """Activities over registered tools and a ledger."""
+
+    def __init__(self, tools: Tools, store: SqlStore) -> None:
+        self._tools = tools
+        self._commits = CommitAttempts(store)
+        self._lookups = LookupAttempts(store)
+        self._undos = UndoAttempts(store)
+        self._reads = ReadAttempts(store)
+
+    def all(self) -> Sequence[Callable[..., object]]:
+        """Return the activities of every registered tool, for a worker."""
+        found: list[Callable[..., object]] = []
+        for tool in self._tools:
+            if isinstance(tool, ReadTool):
+                found.append(self._read_activity(tool))
+                continue
+            found.append(self._commit_activity(tool))
+            if tool.lookup is not None:
+                found.append(self._lookup_activity(tool))
+            if tool.compensate is not None:
+                found.append(self._compensate_activity(tool))
+        return found
+
+    # Activities are closures over their tool: one type a tool and phase, as they read in the Temporal UI.
+
+    def _commit_activity(self, tool: EffectTool[Any]) -> Callable[..., object]:
+        @activity.defn(name=names.commit_activity(tool.name))
+        async def commit(ref: CallRef) -> CallOutcome:
+            async with heartbeating():
+                return await self._commits.run(tool, ref)
+
+        return commit
+
+    def _lookup_activity(self, tool: EffectTool[Any]) -> Callable[..., object]:
+        @activity.defn(name=names.lookup_activity(tool.name))
+        async def lookup(ref: EffectRef) -> Resolution:
+            async with heartbeating():
+                return await self._lookups.run(tool, ref)
+
+        return lookup
+
+    def _compensate_activity(self, tool: EffectTool[Any]) -> Callable[..., object]:
+        @activity.defn(name=names.compensate_activity(tool.name))
+        async def compensate(ref: EffectRef) -> CallOutcome:
+            async with heartbeating():
+                return await self._undos.run(tool, ref)
+
+        return compensate
+
+    def _read_activity(self, tool: ReadTool[Any]) -> Callable[..., object]:
+        @activity.defn(name=names.read_activity(tool.name))
+        async def read(ref: CallRef) -> None:
+            async with heartbeating():
+                await self._reads.run(tool, ref)
+
+        return read

@@ -1,0 +1,96 @@
+"""``<tool>.compensate``: one attempt to undo an effect."""
+
+from typing import Any
+
+import structlog
+from temporalio.exceptions import ApplicationError
+
+from turnsaga.attempts import untorn
+from turnsaga.errors import OUTCOME_UNKNOWN, ChangedSince, NotApplied, StoreUnavailable, UndoRefused
+from turnsaga.models import CallOutcome, EffectRef
+from turnsaga.store import EffectRow, SqlStore, UndoOutcome, brief, load_object
+from turnsaga.tool_activities._common import EXPECTED, INSIST, call_for, now
+from turnsaga.tools import EffectTool, Undone
+
+__all__ = ["UndoAttempts"]
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class UndoAttempts:
+    """Attempts to undo."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+
+    async def run(self, tool: EffectTool[Any], ref: EffectRef) -> CallOutcome:
+        """Claim the row, undo, and write what came of it.
+
+        Raises:
+            ApplicationError: not undone yet; it is tried again within the undo's own budget.
+        """
+        row, may_send = await self._store.claim_undo(ref)
+        if not may_send:
+            return CallOutcome(effect=brief(row))
+        outcome = await self._undone(tool, row)
+        if outcome is None:
+            raise ApplicationError(
+                f"{row.summary}: its undo gave no answer that proves anything",
+                type=OUTCOME_UNKNOWN,
+                category=EXPECTED,
+            )
+        stored = await self._recorded(row, outcome)
+        _log.info(
+            "undo.recorded",
+            turn=row.turn,
+            effect=row.effect,
+            key=row.undo_key,
+            tool=tool.name,
+            state=stored.state.value,
+        )
+        if outcome.again:
+            raise ApplicationError(
+                f"{row.summary}: not undone yet ({outcome.error})", type="UndoNotApplied", category=EXPECTED
+            )
+        return CallOutcome(effect=brief(stored))
+
+    async def _recorded(self, row: EffectRow, outcome: UndoOutcome) -> EffectRow:
+        give_up = now() + INSIST
+        while True:
+            try:
+                return await self._store.record_undo(row.ref, row.token, outcome)
+            except StoreUnavailable:
+                if now() >= give_up:
+                    raise
+
+    async def _undone(self, tool: EffectTool[Any], row: EffectRow) -> UndoOutcome | None:
+        """Return what the undo learned, or None if nothing is known."""
+        if tool.compensate is None:
+            return UndoOutcome(error="this version of its tool has no undo any more")
+        request, receipt = load_object(row.request), load_object(row.receipt)
+        call = call_for(row, row.undo_key, tool.limits.undo_call)
+        try:
+            done = await untorn(tool.compensate(request, receipt, call), within=tool.limits.undo_call)
+            if not isinstance(done, Undone) or not done.evidence:  # type: ignore[redundant-expr]  # a tool's own code may break its types
+                # It returned and shows nothing for it: an undo that does nothing looks just like this.
+                return UndoOutcome(error="its undo returned no evidence that it was undone")
+            if tool.check_undone is not None and not await untorn(
+                tool.check_undone(request, receipt, call), within=tool.limits.undo_call
+            ):
+                return UndoOutcome(error="its undo was answered, and reading back shows it still there")
+        except UndoRefused as error:
+            return UndoOutcome(error=error.reason)
+        except ChangedSince as error:
+            return UndoOutcome(overtaken=True, error=error.reason)
+        except NotApplied as error:
+            return UndoOutcome(again=True, error=error.reason)
+        except Exception as error:  # noqa: BLE001  # a tool's own code may raise anything
+            _log.warning(
+                "undo.no_answer",
+                turn=row.turn,
+                effect=row.effect,
+                tool=tool.name,
+                error_type=type(error).__name__,
+            )
+            return None
+        return UndoOutcome(undone=True, evidence=done.evidence)
