@@ -1,0 +1,1 @@
+"""The web tier of our deployment: the HTTP API over ``turnsaga``'s client and ledger."""
