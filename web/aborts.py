@@ -28,7 +28,8 @@ async def abort_turn(turn: str, request: Request, who: Caller, tier: TierOf) -> 
 async def abort_conversation(conversation: str, request: Request, who: Caller, tier: TierOf) -> Response:
     """Stop the conversation's active turn, or only the one that the caller expects to be active.
 
-    An expected turn that has ended is answered with 200, as if it had been stopped by its own name.
+    A Stop that comes after the end is answered with 200 and the turn that ended: the one expected, or the
+    conversation's newest.
     """
     body = await read_body(request, AbortConversationBody, optional=True)
     return await tier.untorn.run(_abort_active(tier, who, conversation, body))
@@ -45,19 +46,15 @@ async def _abort_active(
 ) -> Response:
     active = await tier.store.active_turn(who, conversation)
     expected = body.expected_turn
-    if active is None and expected is None:
-        raise Problem(
-            Word.NOT_FOUND,
-            f"no turn of conversation {conversation!r} runs; stop one that has ended by its own name",
-        )
     if active is not None and expected not in {None, active}:
         raise Problem(
             Word.STALE,
             f"turn {active!r} is active now; look at it before you stop it",
             members={"turn": active},
         )
-    turn = active or expected
-    assert turn is not None  # noqa: S101  # one of the two is set, by the first check
+    turn = active or expected or await tier.store.latest_turn(who, conversation)
+    if turn is None:
+        raise NotFound("conversation", conversation)
     if active is None and (await tier.client.view(who, turn)).conversation != conversation:
         raise NotFound("turn", turn)
     return await _abort(tier, who, turn, body)

@@ -9,16 +9,16 @@ from typing import Final
 
 import structlog
 import uvicorn
-from sqlalchemy.exc import SQLAlchemyError
 from temporalio.client import Client
 
 from turnsaga.client import TurnClient
-from turnsaga.errors import StoreUnavailable, TurnSagaError
+from turnsaga.connecting import temporal_config
+from turnsaga.errors import StoreUnavailable, StoreUnusable, TurnSagaError
 from turnsaga.plugin import TurnSagaPlugin
 from turnsaga.store import SqlStore
 from web.app import create_app
 from web.identity import why_refused
-from web.settings import WebSettings, temporal_config
+from web.settings import WebSettings
 
 __all__ = ["GRACE_S", "Server", "StartRefused", "serve", "server_config"]
 
@@ -85,7 +85,7 @@ async def _serve_on(listener: socket.socket, settings: WebSettings, patience_s: 
     store = SqlStore(settings.database)
     try:
         temporal = await _temporal()
-        client = TurnClient(temporal, store, task_queue=settings.task_queue)
+        client = TurnClient(temporal, store, task_queue=settings.task_queue, default_model=settings.model)
         stopping = asyncio.Event()
         app = create_app(client, settings, stopping=stopping)
         server = Server(server_config(app), stopping)
@@ -122,10 +122,8 @@ async def _opened(store: SqlStore, patience_s: float, stopping: asyncio.Event) -
             raise StartRefused(
                 f"the ledger at {error.where!r} couldn't be opened within {patience_s:g} s ({error.reason})"
             ) from error
-        except SQLAlchemyError as error:
-            raise StartRefused(
-                f"the ledger at {store.where!r} can't be used ({_first_line(error)})"
-            ) from error
+        except StoreUnusable as error:
+            raise StartRefused(str(error)) from error
         return True
     return False
 
@@ -168,7 +166,3 @@ def _on_signals(server: Server) -> Iterator[None]:
 def _address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _first_line(error: SQLAlchemyError) -> str:
-    return str(error.args[0] if error.args else error).splitlines()[0]

@@ -1,15 +1,13 @@
 """What the web tier is told by its environment. Temporal's own settings follow Temporal's configuration."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from temporalio.client import ClientConnectConfig
-from temporalio.envconfig import ClientConfig
 
 from turnsaga import names
 
-__all__ = ["SCRIPTED", "WebSettings", "temporal_config"]
+__all__ = ["SCRIPTED", "WebSettings"]
 
 SCRIPTED = "script"
 """The model that replies what the user's message tells it to: for development only."""
@@ -36,15 +34,3 @@ class WebSettings(BaseSettings):
         """The models that a start may name."""
         allowed = {self.model, SCRIPTED} if self.env == "development" else {self.model} - {SCRIPTED}
         return tuple(sorted(allowed))
-
-
-def temporal_config() -> ClientConnectConfig:
-    """Return how to reach Temporal: its environment variables and profile, or this machine's default.
-
-    Raises:
-        RuntimeError: Temporal's own configuration can't be read.
-    """
-    found: Any = {"target_host": "127.0.0.1:7233", "namespace": "default"}
-    found.update(ClientConfig.load_client_connect_config())
-    config: ClientConnectConfig = found
-    return config

@@ -42,13 +42,13 @@ async def start(conversation: str, request: Request, who: Caller, tier: TierOf) 
     body = await read_body(request, StartBody)
     _check_choice("on_busy", body.on_busy, now="refuse", later=("abort", "queue"))
     _check_choice("on_disconnect", body.on_disconnect, now="continue", later=("hold", "abort"))
-    model = _model(body.model, tier.settings)
+    _check_model(body.model, tier.settings)
     starting = tier.client.start(
         who,
         conversation,
         message=body.message,
         start_key=key,
-        model=model,
+        model=body.model,
         policies=body.policies,
         deadline_ms=body.deadline_ms,
     )
@@ -126,10 +126,10 @@ def _check_choice(field: str, value: str, *, now: str, later: tuple[str, ...]) -
     raise Problem(Word.INVALID_REQUEST, f"{field}: must be {now!r}, not {value!r}", members={"field": field})
 
 
-def _model(wished: str | None, settings: WebSettings) -> str:
+def _check_model(wished: str | None, settings: WebSettings) -> None:
     model = wished or settings.model
     if model in settings.models:
-        return model
+        return
     if model == SCRIPTED:
         why = "the scripted model is for development, and this is production"
     else:

@@ -10,12 +10,13 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
 from activities.model import ModelActivities
+from turnsaga.connecting import temporal_config
 from turnsaga.plugin import TurnSagaPlugin
 from turnsaga.recovery import RecoveryActivities, ensure_sweeper
 from turnsaga.starting import ensure_search_attributes
 from turnsaga.store import SqlStore
 from turnsaga.tools import Tools
-from workers.settings import WorkerSettings, temporal_config
+from workers.settings import WorkerSettings
 from workflows.agent_turn import AgentTurn
 
 __all__ = ["build_worker", "connect", "prepare_engine"]

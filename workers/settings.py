@@ -2,16 +2,14 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from temporalio.client import ClientConnectConfig
-from temporalio.envconfig import ClientConfig
 
 from turnsaga import names
 
-__all__ = ["WorkerSettings", "temporal_config"]
+__all__ = ["WorkerSettings"]
 
 
 class WorkerSettings(BaseSettings):
@@ -33,11 +31,3 @@ class WorkerSettings(BaseSettings):
     def sweep_every(self) -> timedelta:
         """The time between two sweeps."""
         return timedelta(seconds=self.sweep_every_s)
-
-
-def temporal_config() -> ClientConnectConfig:
-    """Return how to reach Temporal: its environment variables and profile, or this machine's default."""
-    found: Any = {"target_host": "127.0.0.1:7233", "namespace": "default"}
-    found.update(ClientConfig.load_client_connect_config())
-    config: ClientConnectConfig = found
-    return config

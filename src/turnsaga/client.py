@@ -40,6 +40,8 @@ _NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 # For the call as a whole: the connecting of a lazy client has no bound of its own.
 _RPC: Final = timedelta(seconds=5)
 _HEALTH: Final = timedelta(seconds=2)
+# An abort is true once its fence is written; its answer doesn't wait long for Temporal.
+_SIGNAL: Final = timedelta(seconds=2)
 _POLL_S: Final = 0.05
 MAX_MESSAGE: Final = 512 * 1024
 """Characters that one user message may have."""
@@ -62,11 +64,18 @@ class TurnClient:
     """
 
     def __init__(
-        self, temporal: Client, store: SqlStore, *, task_queue: str = names.TASK_QUEUE, via: str = "api"
+        self,
+        temporal: Client,
+        store: SqlStore,
+        *,
+        task_queue: str = names.TASK_QUEUE,
+        default_model: str = "script",
+        via: str = "api",
     ) -> None:
         self._temporal = temporal
         self._store = store
         self._task_queue = task_queue
+        self._default_model = default_model
         self._via = via
 
     @property
@@ -81,11 +90,13 @@ class TurnClient:
         *,
         message: str,
         start_key: str,
-        model: str,
+        model: str | None = None,
         policies: Mapping[str, str] | None = None,
         deadline_ms: int | None = None,
     ) -> Started:
         """Start a turn. The same ``start_key`` with the same body is the same turn, however often.
+
+        Without ``model`` the client's default is asked.
 
         Raises:
             InvalidRequest: a field is wrong.
@@ -108,7 +119,8 @@ class TurnClient:
                 conversation=conversation,
                 start_key=start_key,
                 message=message,
-                model=model,
+                model=model or self._default_model,
+                model_asked=model,
                 policies={name: policy.value for name, policy in checked.items()},
                 deadline_ms=deadline_ms,
                 nonce=secrets.token_hex(16),
@@ -177,8 +189,8 @@ class TurnClient:
     async def _signal(self, turn: str) -> None:
         handle = self._temporal.get_workflow_handle(turn)
         try:
-            async with asyncio.timeout(_RPC.total_seconds()):
-                await handle.signal(names.ABORT, AbortSignal(), rpc_timeout=_RPC)
+            async with asyncio.timeout(_SIGNAL.total_seconds()):
+                await handle.signal(names.ABORT, AbortSignal(), rpc_timeout=_SIGNAL)
         except (RPCError, RuntimeError, TimeoutError) as error:
             # NOT_FOUND: the run has ended, or was never started. Either way the sweeper sees to it.
             quiet = isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND

@@ -13,6 +13,7 @@
     ├── IllegalTransition       a pair that the transition table doesn't have
     ├── StoreError
     │   ├── StoreUnavailable    the database doesn't answer
+    │   ├── StoreUnusable       it answers, and isn't a ledger of this version
     │   └── StaleWrite          a newer claim holds the row; nothing was written
     ├── EngineUnavailable       Temporal doesn't answer
     ├── ModelUnavailable        the model gave no usable reply
@@ -51,6 +52,7 @@ __all__ = [
     "StillRunning",
     "StoreError",
     "StoreUnavailable",
+    "StoreUnusable",
     "ToolOutcome",
     "TurnInProgress",
     "TurnSagaError",
@@ -161,6 +163,15 @@ class StoreUnavailable(StoreError):
         super().__init__(
             f"the ledger at {where!r} doesn't answer ({reason}); it is tried again until it does"
         )
+        self.where = where
+        self.reason = reason
+
+
+class StoreUnusable(StoreError):
+    """The database answers, and can't be used as this version's ledger; asking again doesn't help."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"the ledger at {where!r} can't be used: {reason}")
         self.where = where
         self.reason = reason
 

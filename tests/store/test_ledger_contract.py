@@ -4,11 +4,15 @@ import asyncio
 import random
 import sqlite3
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import create_engine
 
 from turnsaga.errors import (
     IllegalTransition,
@@ -16,6 +20,7 @@ from turnsaga.errors import (
     NotFound,
     StartConflict,
     StoreUnavailable,
+    StoreUnusable,
     TurnInProgress,
 )
 from turnsaga.keys import digest, effect_key
@@ -32,6 +37,7 @@ from turnsaga.store import (
     UndoOutcome,
     Verdict,
 )
+from turnsaga.store.schema import metadata
 
 ADA = Principal(tenant="acme", user="ada")
 BOB = Principal(tenant="acme", user="bob")
@@ -121,6 +127,7 @@ def new_turn(who: Principal, conversation: str, key: str, *, message: str = "hel
         start_key=key,
         message=message,
         model="script",
+        model_asked="script",
         policies={},
         deadline_ms=None,
         nonce=f"nonce-{who.tenant}-{who.user}-{key}",
@@ -612,6 +619,63 @@ async def test_database_that_can_t_be_opened_is_a_clear_error(tmp_path: Path) ->
     with pytest.raises(StoreUnavailable, match="unable to open database file"):
         await store.open()
     await store.close()
+
+
+async def test_file_that_is_no_database_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").write_text("not a database, but long enough to be looked at as one " * 20)
+    store = SqlStore(f"sqlite:///{tmp_path / 'ledger.db'}")
+
+    with pytest.raises(StoreUnusable, match="not a database"):
+        await store.open()
+    await store.close()
+
+
+async def test_ledger_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    store = SqlStore(f"sqlite:///{path}")
+    await store.open()
+    await store.close()
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE alembic_version SET version_num = '9999'")
+    other.close()
+    later = SqlStore(f"sqlite:///{path}")
+
+    with pytest.raises(StoreUnusable, match="newer version"):
+        await later.open()
+    await later.close()
+
+
+async def test_schema_in_code_is_what_the_migrations_build(tmp_path: Path) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path / 'ledger.db'}")
+    await store.open()
+    await store.close()
+    engine = create_engine(f"sqlite:///{tmp_path / 'ledger.db'}")
+    with engine.connect() as connection:
+        difference = compare_metadata(MigrationContext.configure(connection), metadata)
+    engine.dispose()
+
+    assert difference == []
+
+
+async def test_what_was_acknowledged_comes_back_once_it_has_moved(ledger: Ledger) -> None:
+    ref = await ledger.turn()
+    effect = await ledger.commit(ref, reversible=False, no_undo_reason="it can't")
+    await ledger.store.acknowledge(ADA, effect.effect)
+    await ledger.fence(ref)
+    await ledger.store.next_steps(ref)
+    stands = await ledger.store.account_effects(ADA, outstanding=True)
+    await ledger.store.acknowledge(ADA, effect.effect)
+    seen = await ledger.store.account_effects(ADA, outstanding=True)
+
+    assert [view.state for view in stands] == [State.STANDING]
+    assert seen == ()
+
+
+async def test_start_that_names_no_model_is_the_same_start_under_another_default(ledger: Ledger) -> None:
+    first = await ledger.store.start_turn(replace(new_turn(ADA, "c", "k"), model_asked=None, model="one"))
+    again = await ledger.store.start_turn(replace(new_turn(ADA, "c", "k"), model_asked=None, model="two"))
+
+    assert again.ref == first.ref
 
 
 async def test_cancelled_caller_leaves_its_transaction_whole(ledger: Ledger) -> None:

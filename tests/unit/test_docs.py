@@ -27,7 +27,8 @@ def test_tool_of_the_readme_fits_in_twenty_lines_and_is_taken() -> None:
     blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     [block] = [each for each in blocks if "EffectTool(" in each]
     space: dict[str, Any] = {
-        "BookSeat": BookSeat, "Call": Call, "Committed": Committed, "EffectTool": EffectTool, "JsonObject": JsonObject,
+        "BookSeat": BookSeat, "Call": Call, "Committed": Committed, "EffectTool": EffectTool,
+        "JsonObject": JsonObject,
         "Keyed": Keyed, "Undone": Undone, "timedelta": timedelta,
     }  # fmt: skip
     exec(block, space)  # the README's own code

@@ -19,7 +19,7 @@ from tests.stack import (
 from turnsaga import names
 from turnsaga.client import TurnClient
 from turnsaga.ledger import TurnState
-from turnsaga.store import SqlStore
+from turnsaga.store import SqlStore, Started
 from turnsaga.testing import FakeSystem, Note, Truth
 from turnsaga.tools import Call, Prepared, Tools
 from workers.build import build_worker
@@ -109,6 +109,19 @@ async def test_abort_while_the_model_streams_stops_the_stream_and_runs_nothing(t
     assert view.state is TurnState.ABORTED
     assert view.effects == ()
     assert kinds[kinds.index("turn_aborting") :] == ["turn_aborting", "turn_settled"]
+
+
+async def test_abort_of_a_model_that_says_nothing_needs_no_answer_of_it(turns: Turns) -> None:
+    """The signal ends the request: nothing of the turn would look at the ledger for a minute."""
+    started = await turns.start(say("late", delay_ms=60_000))
+    await eventually(lambda: _is_asked(turns, started))
+    await turns.turns.abort(WHO, started.ref.turn)
+
+    assert (await turns.settled(started, within=10)).state is TurnState.ABORTED
+
+
+async def _is_asked(turns: Turns, started: Started) -> bool:
+    return bool((await turns.handle(started).describe()).raw_description.pending_activities)
 
 
 async def test_abort_while_a_call_is_prepared_leaves_no_row(client: Client, tmp_path: Path) -> None:

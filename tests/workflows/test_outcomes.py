@@ -1,18 +1,21 @@
 """What becomes of calls that fail, get lost, repeat, or can't be undone."""
 
 import itertools
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from temporalio.client import Client
+from temporalio.testing import ActivityEnvironment
 
 from tests.stack import WHO, SandboxProcess, Turns, call, eventually, reply, say, turns_over
 from turnsaga.errors import ChangedSince, NotApplied, UndoRefused
 from turnsaga.keys import sub_key
 from turnsaga.ledger import State, TurnState
-from turnsaga.store import Started
+from turnsaga.models import CallRef, StepRef
+from turnsaga.store import NewCall, NewReply, NewTurn, SqlStore, Started
 from turnsaga.testing import FakeSystem, Truth
+from turnsaga.tool_activities._commits import CommitAttempts
 from turnsaga.tools import Call, Committed, JsonObject, Keyed, Limits, Once, Undone
 
 _ids = itertools.count(1)
@@ -557,6 +560,61 @@ async def test_next_turn_is_told_what_stands_until_it_is_acknowledged(
         in before
     )
     assert name not in after
+
+
+async def test_stored_reply_is_not_asked_for_again_after_its_attempt_died(
+    client: Client, tmp_path: Path
+) -> None:
+    """Between storing a reply and returning it the attempt dies; another reply could name other calls."""
+    system = FakeSystem()
+    async with turns_over(client, tmp_path, [system.tool("note_down")]) as turns:
+        stored = turns.store.record_reply
+        deaths = itertools.count(1)
+
+        async def dies_once(ref: StepRef, reply: NewReply) -> bool:
+            kept = await stored(ref, reply)
+            if next(deaths) == 1:
+                raise RuntimeError("the worker died here")
+            return kept
+
+        turns.store.record_reply = dies_once  # type: ignore[method-assign]
+        started = await turns.start(reply(call("note_down", identity="A")), say("ok"))
+        view = await turns.settled(started)
+        kinds = [event.kind for event in await turns.events(started)]
+
+    assert view.state is TurnState.COMPLETED
+    assert "step_restarted" not in kinds
+    assert len(system.applied) == 1
+
+
+async def test_attempt_that_was_held_up_past_its_time_to_send_sends_nothing(tmp_path: Path) -> None:
+    """Paused between its claim and its call: others judge from send-by on whether it can still land."""
+    system = FakeSystem()
+    tool = system.tool("note_down")
+    # The ledger's clock gives the claim; the attempt wakes an hour later.
+    store = SqlStore(
+        f"sqlite:///{tmp_path / 'ledger.db'}", clock=lambda: datetime.now(UTC) - timedelta(hours=1)
+    )
+    await store.open()
+    new = NewTurn(
+        principal=WHO, conversation="c", start_key="k", message="m", model="script", model_asked=None,
+        policies={}, deadline_ms=None, nonce="n",
+    )  # fmt: skip
+    turn = (await store.start_turn(new)).ref
+    step = StepRef(tenant=turn.tenant, turn=turn.turn, step=1)
+    arguments = '{"identity":"A"}'
+    asked = NewCall(call_id="1", tool="note_down", arguments=arguments, kind="effect", digest="d")
+    await store.record_reply(
+        step, NewReply(text="", finish="stop", input_tokens=0, output_tokens=0, calls=(asked,))
+    )
+    ref = CallRef(tenant=turn.tenant, turn=turn.turn, step=1, index=0)
+    outcome = await ActivityEnvironment().run(CommitAttempts(store).run, tool, ref)
+    await store.close()
+
+    assert system.calls == []
+    assert outcome.effect is not None
+    assert outcome.effect.state is State.FAILED
+    assert "past its time to send" in (outcome.effect.note or "")
 
 
 async def test_key_past_its_life_is_asked_about_instead_of_sent_again(client: Client, tmp_path: Path) -> None:

@@ -71,7 +71,10 @@ class Database:
 
     async def _on_thread(self, reading: bool, work: Callable[[Connection], T]) -> T:  # noqa: FBT001
         loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._threads, self._transact, reading, work))
+        answer = loop.run_in_executor(self._threads, self._transact, reading, work)
+        # If its caller is gone by then, nobody else looks at the error.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(answer)
 
     def _transact(self, reading: bool, work: Callable[[Connection], T]) -> T:  # noqa: FBT001
         for pause in (*_PAUSES, None):

@@ -32,13 +32,18 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class NewTurn:
-    """What a start asks for. ``policies`` are checked already; ``nonce`` makes its keys its own."""
+    """What a start asks for. ``policies`` are checked already; ``nonce`` makes its keys its own.
+
+    ``model_asked`` is what the start itself named: a repeat of a start that named none is the same start
+    also after a deployment's default has changed.
+    """
 
     principal: Principal
     conversation: str
     start_key: str
     message: str
     model: str
+    model_asked: str | None
     policies: Mapping[str, str]
     deadline_ms: int | None
     nonce: str
@@ -68,7 +73,7 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
         {
             "deadline_ms": new.deadline_ms,
             "message": new.message,
-            "model": new.model,
+            "model": new.model_asked,
             "policies": dict(new.policies),
         }
     )

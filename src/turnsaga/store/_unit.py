@@ -101,7 +101,8 @@ class TurnUnit:
                 & (table.c.version == row.version)
                 & (table.c.token == row.token)
             )
-            .values(state=state, version=row.version + 1, at=self.now, **changes)
+            # Acknowledged is what was seen, and it has moved since.
+            .values(state=state, version=row.version + 1, at=self.now, acknowledged_at=None, **changes)
             .returning(table)
         ).one_or_none()
         if moved is None:

@@ -20,6 +20,7 @@ __all__ = [
     "effect_by_key",
     "effect_view",
     "event_page",
+    "latest_turn",
     "load_effect",
     "outstanding",
     "turn_ref",
@@ -85,6 +86,21 @@ def active_turn(connection: Connection, who: Principal, conversation: str) -> st
             & (table.c.conversation == conversation)
             & table.c.state.in_(OPEN_TURN)
         )
+    ).scalar_one_or_none()
+
+
+def latest_turn(connection: Connection, who: Principal, conversation: str) -> str | None:
+    """Return the newest turn of a conversation, ended or not; None if it has none."""
+    table = schema.turns
+    return connection.execute(
+        select(table.c.turn)
+        .where(
+            (table.c.tenant == who.tenant)
+            & (table.c.user == who.user)
+            & (table.c.conversation == conversation)
+        )
+        .order_by(table.c.position.desc())
+        .limit(1)
     ).scalar_one_or_none()
 
 

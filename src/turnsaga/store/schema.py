@@ -113,7 +113,7 @@ turns = Table(
     Column("fence", Instant),
     Column("fence_cause", String(20)),
     Column("fence_via", String(20)),
-    Column("fence_by", String(200)),
+    Column("fence_by", String(400)),
     Column("seen", Integer),
     Column("reason", Text),
     Column("next_event", Integer, nullable=False),

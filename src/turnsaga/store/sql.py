@@ -8,7 +8,10 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 
-from turnsaga.errors import StoreUnavailable
+from alembic.util import CommandError
+from sqlalchemy.exc import DatabaseError
+
+from turnsaga.errors import StoreUnavailable, StoreUnusable
 from turnsaga.models import (
     CallRef,
     EffectRef,
@@ -56,6 +59,7 @@ class SqlStore:
 
         Raises:
             StoreUnavailable: it didn't answer.
+            StoreUnusable: it isn't a ledger, or one of a newer version.
         """
         give_up = asyncio.get_running_loop().time() + patience_s
         while True:
@@ -64,6 +68,10 @@ class SqlStore:
             except StoreUnavailable:
                 if asyncio.get_running_loop().time() >= give_up:
                     raise
+            except CommandError as error:
+                raise StoreUnusable(self.where, f"{error}; is it of a newer version?") from error
+            except DatabaseError as error:
+                raise StoreUnusable(self.where, str(error.orig)) from error
             else:
                 return
 
@@ -204,6 +212,10 @@ class SqlStore:
     async def active_turn(self, who: Principal, conversation: str) -> str | None:
         """Return the turn of a conversation that hasn't ended."""
         return await self._database.read(_views.active_turn, who, conversation)
+
+    async def latest_turn(self, who: Principal, conversation: str) -> str | None:
+        """Return the newest turn of a conversation, ended or not."""
+        return await self._database.read(_views.latest_turn, who, conversation)
 
     async def event_page(
         self, who: Principal, turn: str, *, after: int, limit: int = 500
