@@ -39,6 +39,7 @@ async def untorn(call: Awaitable[T], *, within: timedelta) -> T:
 
     Raises:
         TimeoutError: the limit is over.
+        RuntimeError: the call cancelled itself.
     """
 
     async def limited() -> T:
@@ -54,4 +55,7 @@ async def untorn(call: Awaitable[T], *, within: timedelta) -> T:
                 break
         except Exception:  # noqa: BLE001  # it is raised by result() below
             break
+    if task.cancelled():
+        # Left as a cancellation it would end the attempt before its outcome is stored.
+        raise RuntimeError("the call cancelled itself")
     return task.result()

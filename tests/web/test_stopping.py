@@ -148,6 +148,15 @@ async def test_conversation_abort_of_an_expected_turn_that_has_ended_shows_it(ap
     assert (answer.status_code, answer.json()["state"]) == (200, "completed")
 
 
+async def test_conversation_abort_after_the_end_shows_the_newest_turn(api: Api) -> None:
+    await api.complete(await api.start("c1"))
+    newest = await api.start("c1")
+    await api.complete(newest)
+    answer = await api.http.post("/v1/conversations/c1/abort")
+
+    assert (answer.status_code, answer.json()["turn"], answer.json()["state"]) == (200, newest, "completed")
+
+
 @pytest.mark.parametrize("body", [{}, {"expected_turn": "trn_unknown"}])
 async def test_conversation_abort_without_a_turn_is_not_found(api: Api, body: dict[str, Any]) -> None:
     assert_problem(await api.http.post("/v1/conversations/c1/abort", json=body), 404, "not_found")
