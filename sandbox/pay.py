@@ -105,7 +105,7 @@ def _authenticate(request: WireRequest) -> None:
     raise refusal(None, message, status=401)
 
 
-def _route(request: WireRequest, form: Form) -> _Route:  # noqa: PLR0911  # one return a route
+def _route(request: WireRequest, form: Form) -> _Route:  # one return a route
     match (request.method, *request.segments):
         case ("POST", "v1", "charges"):
             return _create_charge(form)
