@@ -235,7 +235,7 @@ def _tell_ready(stack: Stack, supervisor: Supervisor, *, human: bool) -> None:
     if human:
         _tell(
             "\nAll is up; Ctrl-C ends it.\n\n"
-            f"  page and API  {at.web}\n"
+            f"  API           {at.web}\n"
             f"  Temporal      {at.temporal}\n"
             f"  Temporal UI   {at.ui or 'as your Temporal has it'}\n"
             f"  sandbox       {at.sandbox}\n"

@@ -1,0 +1,110 @@
+"""The development stack as somebody uses it: over HTTP alone."""
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.dev.driver import Driver, running
+from tests.stack import eventually
+from turnsaga.models import EffectView, TurnEvent
+from turnsaga.testing import Truth, differences
+
+_ids = itertools.count(1)
+SYSTEMS = {"charge_card": "pay", "create_record": "crm", "update_record": "crm", "send_invoice_email": "mail"}
+MONEY = {"customer": "cus_1", "amount": "10.00", "currency": "EUR"}
+
+
+@dataclass
+class Stack:
+    """A running development stack, driven over HTTP."""
+
+    driver: Driver
+    web: httpx.AsyncClient
+    sandbox: httpx.AsyncClient
+    temporal: str
+    pids: dict[str, Any]
+
+    async def start(self, *replies: Mapping[str, Any], **body: Any) -> str:
+        number = next(_ids)
+        answer = await self.web.post(
+            f"/v1/conversations/e2e-{number}/turns",
+            json={"message": json.dumps({"script": list(replies)}), **body},
+            headers={"Idempotency-Key": f"k{number}"},
+        )
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["turn"])
+
+    async def view(self, turn: str) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.web.get(f"/v1/turns/{turn}")).json()
+        return found
+
+    async def reaches(self, turn: str, state: str) -> None:
+        async def there() -> bool:
+            return any(effect["state"] == state for effect in (await self.view(turn))["effects"])
+
+        await eventually(there, what=f"an effect {state}")
+
+    async def settled(self, turn: str, *, within: float = 60) -> dict[str, Any]:
+        async def ended() -> dict[str, Any] | None:
+            try:
+                found = await self.view(turn)
+            except httpx.TransportError:
+                return None
+            return found if found.get("settlement") else None
+
+        result: dict[str, Any] = await eventually(ended, within=within, what=f"the end of {turn}")
+        return result
+
+    async def knobs(self, system: str, **knobs: Any) -> None:
+        (await self.sandbox.put(f"/_control/{system}", json=knobs)).raise_for_status()
+
+    async def events(self, turn: str, after: int = 0, most: int | None = None) -> list[TurnEvent]:
+        """Read a turn's events until they end, or until there are so many."""
+        found: list[TurnEvent] = []
+        number, kind = 0, ""
+        headers = {"Last-Event-ID": str(after)} if after else {}
+        async with self.web.stream("GET", f"/v1/turns/{turn}/events", headers=headers) as stream:
+            async for line in stream.aiter_lines():
+                name, _, value = line.partition(": ")
+                if name == "id":
+                    number = int(value)
+                elif name == "event":
+                    kind = value
+                elif name == "data":
+                    data = json.loads(value)
+                    found.append(
+                        TurnEvent(turn=turn, number=number, kind=kind, data=data, at=datetime.now(UTC))
+                    )
+                    if most is not None and len(found) >= most:
+                        break
+        return found
+
+    async def must_agree(self, *views: dict[str, Any]) -> None:
+        truth = Truth.model_validate((await self.sandbox.get("/_truth")).json())
+        effects = [EffectView.model_validate(effect) for view in views for effect in view["effects"]]
+        mine = {(SYSTEMS[effect.tool], effect.identity) for effect in effects}
+        own = Truth(effects=tuple(e for e in truth.effects if (e.system, e.identity) in mine))
+        assert differences(effects, own, SYSTEMS) == ()
+        assert all(true.applied <= 1 for true in own.effects)
+
+
+@asynccontextmanager
+async def stack_at(base: int, data: Path) -> AsyncIterator[Stack]:
+    """Run the stack on these ports over this data."""
+    argv = ("-m", "workers", "dev", "--port-base", str(base), "--data", str(data))
+    async with running(*argv) as driver:
+        ready = json.loads(await driver.line(60))
+        async with (
+            httpx.AsyncClient(
+                base_url=ready["web"], headers={"X-Turnsaga-User": "acme/ada"}, timeout=30
+            ) as web,
+            httpx.AsyncClient(base_url=ready["sandbox"], timeout=10) as sandbox,
+        ):
+            yield Stack(driver, web, sandbox, ready["temporal"], ready["pids"])
