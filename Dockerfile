@@ -9,7 +9,7 @@ ENV PYTHONUNBUFFERED=1 \
 WORKDIR /app
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
-RUN pip install -c constraints.txt ".[app]"
+RUN pip install -c constraints.txt ".[app,postgres]"
 
 # `python -m` finds these from the working directory; they are no part of the wheel.
 COPY workflows workflows

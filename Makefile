@@ -50,5 +50,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip==$(PIP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[app,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[app,postgres,dev]"
 	@touch $@

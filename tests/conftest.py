@@ -1,6 +1,6 @@
-"""What all tests share: one real Temporal, one sandbox."""
+"""What all tests share: one real Temporal, one sandbox, one Postgres."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +8,7 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
+from tests.databases import Postgres, running_postgres
 from tests.stack import SEARCH_ATTRIBUTES, TEMPORAL, SandboxProcess, sandbox_process
 
 
@@ -34,6 +35,13 @@ async def temporal() -> AsyncIterator[WorkflowEnvironment]:
 def client(temporal: WorkflowEnvironment) -> Client:
     """Return a client of the real Temporal server."""
     return temporal.client
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """Run a real Postgres server."""
+    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,7 @@ _RPC: Final = timedelta(seconds=5)
 _HEALTH: Final = timedelta(seconds=2)
 # An abort is true once its fence is written; its answer doesn't wait long for Temporal.
 _SIGNAL: Final = timedelta(seconds=2)
-_POLL_S: Final = 0.05
+_GLANCE_S: Final = 0.5
 MAX_MESSAGE: Final = 512 * 1024
 """Characters that one user message may have."""
 
@@ -217,7 +217,7 @@ class TurnClient:
             left = give_up - loop.time()
             if seen.state not in OPEN_TURN or left <= 0:
                 return seen
-            await asyncio.sleep(min(_POLL_S, left))
+            await self._store.news_of(turn, within_s=min(_GLANCE_S, left))
 
     async def follow(
         self, who: Principal, turn: str, *, after: int = 0
@@ -230,7 +230,8 @@ class TurnClient:
         Raises:
             NotFound: no such turn, or somebody else's.
         """
-        idle = 0
+        loop = asyncio.get_running_loop()
+        last_sign = loop.time()
         while True:
             page = await self._store.event_page(who, turn, after=after)
             for event in page.events:
@@ -238,11 +239,12 @@ class TurnClient:
                 yield event
             if page.ended:
                 return
-            idle = 0 if page.events else idle + 1
-            if idle and idle % 10 == 0:
-                yield None
+            if page.events or loop.time() - last_sign >= _GLANCE_S:
+                last_sign = loop.time()
+                if not page.events:
+                    yield None
             if not page.events:
-                await asyncio.sleep(_POLL_S)
+                await self._store.news_of(turn, within_s=_GLANCE_S)
 
     async def effect(self, who: Principal, effect: str) -> EffectView:
         """Return the canonical record of one effect.

@@ -96,9 +96,9 @@ class Stack:
 
 
 @asynccontextmanager
-async def stack_at(base: int, data: Path) -> AsyncIterator[Stack]:
-    """Run the stack on these ports over this data."""
-    argv = ("-m", "workers", "dev", "--port-base", str(base), "--data", str(data))
+async def stack_at(base: int, data: Path, *more: str) -> AsyncIterator[Stack]:
+    """Run the stack on these ports over this data, with more options."""
+    argv = ("-m", "workers", "dev", "--port-base", str(base), "--data", str(data), *more)
     async with running(*argv) as driver:
         ready = json.loads(await driver.line(60))
         async with (

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.databases import Postgres
 from tests.dev.driver import free_ports
 from tests.e2e.api import MONEY, Stack, stack_at
 from tests.stack import call, eventually, reply, say
+from turnsaga.testing import disorder
 
 
 async def test_parallel_charges_and_an_abort_through_the_api_alone(stack: Stack) -> None:
@@ -120,6 +122,33 @@ async def test_second_start_on_the_same_data_goes_on_with_what_was_open(tmp_path
 
     assert [view["state"] for view in views] == ["completed", "aborted"]
     assert {effect["state"] for effect in views[1]["effects"]} == {"compensated"}
+
+
+@pytest.mark.timeout(200)
+async def test_ledger_on_postgres_survives_its_connections_and_the_worker(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    """The same stack over Postgres: connections are cut and the worker killed while charges are out."""
+    url = postgres.new_database()
+    async with stack_at(free_ports(5), tmp_path, "--database", url) as stack:
+        await stack.knobs("pay", latency_ms=800)
+        goes_on = await stack.start(reply(call("charge_card", invoice="D-1", **MONEY)), say("Done."))
+        stopped = await stack.start(
+            reply(call("create_record", kind="ticket", id="D-2")),
+            reply(call("charge_card", invoice="D-3", **MONEY)),
+        )
+        await eventually(lambda: _committing(stack, stopped, "D-3"))
+        postgres.drop_connections(url)
+        answer = await stack.web.post(f"/v1/turns/{stopped}/abort")
+        os.kill(stack.pids["worker"][0], signal.SIGKILL)
+        views = [await stack.settled(turn, within=90) for turn in (goes_on, stopped)]
+        told = await stack.events(stopped)
+        await stack.must_agree(*views)
+
+    assert answer.status_code == 202
+    assert [view["state"] for view in views] == ["completed", "aborted"]
+    assert {effect["state"] for effect in views[1]["effects"]} == {"compensated"}
+    assert disorder(told) == ()
 
 
 async def _committing(stack: Stack, turn: str, identity: str) -> bool:

@@ -13,7 +13,9 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine
+from sqlalchemy.engine import make_url
 
+from tests.databases import Postgres
 from turnsaga.errors import (
     IllegalTransition,
     InvalidRequest,
@@ -39,6 +41,7 @@ from turnsaga.store import (
 )
 from turnsaga.store.schema import metadata
 
+DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
 ADA = Principal(tenant="acme", user="ada")
 BOB = Principal(tenant="acme", user="bob")
 EVE = Principal(tenant="other", user="ada")
@@ -168,10 +171,19 @@ def new_effect(ref: TurnRef, index: int, **declared: Any) -> NewEffect:
     return NewEffect(**{**fields, **declared})
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Give each test a new database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'ledger.db'}"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.new_database()
+
+
 @pytest.fixture
-async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
+async def ledger(url: str) -> AsyncIterator[Ledger]:
     clock = Clock()
-    store = SqlStore(f"sqlite:///{tmp_path / 'ledger.db'}", clock=clock)
+    store = SqlStore(url, clock=clock)
     await store.open()
     yield Ledger(store, clock)
     await store.close()
@@ -308,9 +320,9 @@ async def test_fence_races_with_gates_and_completion_on_many_turns(ledger: Ledge
         assert (await ledger.store.turn_view(ADA, ref.turn)).state is TurnState.ABORTING
 
 
-async def test_events_are_contiguous_under_parallel_writers(tmp_path: Path) -> None:
-    """Sixteen processes' worth of writers: each its own connection to the same file."""
-    stores = [SqlStore(f"sqlite:///{tmp_path / 'ledger.db'}") for _ in range(16)]
+async def test_events_are_contiguous_under_parallel_writers(url: str) -> None:
+    """Sixteen processes' worth of writers, each with connections of its own."""
+    stores = [SqlStore(url, connections=2) for _ in range(16)]
     await stores[0].open()
     ledger = Ledger(stores[0], Clock())
     refs = [await ledger.turn(conversation=f"w{n}") for n in range(4)]
@@ -645,11 +657,11 @@ async def test_ledger_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     await later.close()
 
 
-async def test_schema_in_code_is_what_the_migrations_build(tmp_path: Path) -> None:
-    store = SqlStore(f"sqlite:///{tmp_path / 'ledger.db'}")
+async def test_schema_in_code_is_what_the_migrations_build(url: str) -> None:
+    store = SqlStore(url)
     await store.open()
     await store.close()
-    engine = create_engine(f"sqlite:///{tmp_path / 'ledger.db'}")
+    engine = create_engine(make_url(url).set(drivername=DRIVERS[make_url(url).get_backend_name()]))
     with engine.connect() as connection:
         difference = compare_metadata(MigrationContext.configure(connection), metadata)
     engine.dispose()

@@ -5,15 +5,18 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import structlog
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from turnsaga.errors import InvalidRequest, StoreUnavailable
+from turnsaga.store._news import News
+from turnsaga.store._postgres import EventListener, postgres_engine
+from turnsaga.store._sqlite import sqlite_engine
 
 __all__ = ["Database"]
 
@@ -21,18 +24,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+_POLL_S: Final = 0.05
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5)
 
 
 class Database:
     """Runs functions of a connection as whole transactions on a thread of its own.
 
-    On SQLite there is one connection and one thread, and a transaction that writes takes the write lock
-    when it begins: one that reads first and is then refused the lock would have to be run again.
+    On SQLite there is one connection and one thread; on Postgres a pool, and a thread a connection. A
+    transaction that the database refuses (locked, away, a deadlock) is run again from its beginning.
     """
 
-    def __init__(self, url: str) -> None:
-        """Open nothing yet; the first transaction does.
+    def __init__(self, url: str, *, connections: int) -> None:
+        """Open nothing yet; the first transaction does. ``connections`` bounds the pool on Postgres.
 
         Raises:
             InvalidRequest: not a URL of a database that the ledger can live in.
@@ -41,12 +45,21 @@ class Database:
             self._url: URL = make_url(url)
         except ArgumentError as error:
             raise InvalidRequest("database", f"not a database URL ({error})") from None
-        if self._url.get_backend_name() != "sqlite":
+        backend = self._url.get_backend_name()
+        if backend not in {"sqlite", "postgresql"}:
             raise InvalidRequest(
-                "database", f"{self._url.get_backend_name()!r} isn't supported; use sqlite:////path/ledger.db"
+                "database",
+                f"{backend!r} isn't supported; use sqlite:////path/ledger.db or postgresql://host/name",
             )
-        self.engine: Engine = _sqlite(self._url)
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        self._is_sqlite = backend == "sqlite"
+        self.engine: Engine = (
+            sqlite_engine(self._url)
+            if self._is_sqlite
+            else postgres_engine(self._url, connections=connections)
+        )
+        self._threads = ThreadPoolExecutor(1 if self._is_sqlite else connections, thread_name_prefix="ledger")
+        self._news = News()
+        self._listener: EventListener | None = None
 
     @property
     def where(self) -> str:
@@ -82,42 +95,39 @@ class Database:
                 connection = self.engine.connect().execution_options(turnsaga_reads=reading)
                 with connection, connection.begin():
                     return work(connection)
-            except (OperationalError, sqlite3.OperationalError) as error:
-                reason = str(error.orig if isinstance(error, DBAPIError) else error)
+            except IntegrityError:
+                # Two transactions inserted the same row; run again, this one finds the other's.
+                if pause is None:
+                    raise
+            except (OperationalError, sqlite3.OperationalError, PoolTimeout) as error:
+                # Serialization failures and deadlocks of Postgres come here too: the same remedy.
+                reason = str(error.orig if isinstance(error, DBAPIError) else error).split("\n")[0]
                 if pause is None:
                     raise StoreUnavailable(self.where, reason) from error
                 _log.warning("ledger.unavailable", where=self.where, reason=reason, again_in=pause)
-                self.engine.dispose()
+                if self._is_sqlite:
+                    self.engine.dispose()
                 time.sleep(pause)
         raise AssertionError  # the loop returns or raises
 
+    async def news_of(self, turn: str, *, within_s: float) -> None:
+        """Return when the turn has a new event, or when the time is over.
+
+        Postgres tells; SQLite can't, so there it is a short wait.
+        """
+        if self._is_sqlite:
+            await asyncio.sleep(min(within_s, _POLL_S))
+            return
+        if self._listener is None:
+            loop = asyncio.get_running_loop()
+            self._listener = EventListener(self._url, lambda heard: self._news.tell(loop, heard))
+            self._listener.start()
+        await self._news.wait(turn, within_s)
+
     async def close(self) -> None:
-        """Wait for what is under way, then let the connection go."""
+        """Wait for what is under way, then let the connections go."""
         loop = asyncio.get_running_loop()
+        if self._listener is not None:
+            await loop.run_in_executor(None, self._listener.stop)
         await loop.run_in_executor(self._threads, self.engine.dispose)
         self._threads.shutdown(wait=True)
-
-
-def _sqlite(url: URL) -> Engine:
-    engine = create_engine(
-        url, poolclass=StaticPool, connect_args={"check_same_thread": False, "timeout": 5.0}
-    )
-
-    @event.listens_for(engine, "connect")
-    def configure(dbapi: Any, _record: object) -> None:  # noqa: ANN401
-        # The driver must not begin transactions by itself: "begin" below does.
-        dbapi.isolation_level = None
-        cursor = dbapi.cursor()
-        cursor.execute("PRAGMA journal_mode = WAL")
-        # FULL: "written before the call" has to survive a power cut too, not only a killed process.
-        cursor.execute("PRAGMA synchronous = FULL")
-        cursor.execute("PRAGMA foreign_keys = ON")
-        cursor.execute("PRAGMA busy_timeout = 5000")
-        cursor.close()
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        reads = connection.get_execution_options().get("turnsaga_reads", False)
-        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
-
-    return engine

@@ -19,6 +19,7 @@ from turnsaga.ledger import BLOCKS_IDENTITY, CLOSED, IN_DOUBT, OPEN_TURN, Event,
 from turnsaga.models import CallPlan, CallRef, TurnRef
 from turnsaga.store import schema
 from turnsaga.store._payloads import dump, load, load_object
+from turnsaga.store._postgres import lock_names
 from turnsaga.store._rows import EffectRow, effect_row, plan_row
 from turnsaga.store._unit import TurnUnit
 
@@ -228,6 +229,8 @@ def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect) -> EffectRow:
         )
     )
     unit.set_turn(next_seq=turn.next_seq + 1)
+    # Epochs are counted, and other turns' effects looked at, by one transaction at a time.
+    lock_names(unit.connection, [_resource_lock(turn.tenant, new.system, name) for name in new.resources])
     for resource in dict.fromkeys(new.resources):
         _enqueue(unit, new.system, resource, effect)
     row = unit.effect(effect)
@@ -255,6 +258,7 @@ def _enqueue(unit: TurnUnit, system: str, resource: str, effect: str) -> None:
 
 
 def _gate(unit: TurnUnit, row: EffectRow) -> Claim:
+    lock_names(unit.connection, _locks(unit, row))
     blocker = _identity_blocker(unit, row) or _resource_blocker(unit, row)
     if blocker is not None:
         if row.held_for is None:
@@ -286,6 +290,22 @@ def _claimed(unit: TurnUnit, row: EffectRow, event: Event) -> EffectRow:
         first_claim_at=row.first_claim_at or unit.now,
         send_by=unit.now + timedelta(milliseconds=row.send_by_ms),
     )
+
+
+def _locks(unit: TurnUnit, row: EffectRow) -> list[str]:
+    """Return the names under which no other turn may pass its gate at the same time."""
+    table = schema.resources
+    names = unit.connection.execute(
+        select(table.c.resource).where((table.c.tenant == row.tenant) & (table.c.effect == row.effect))
+    ).scalars()
+    locks = [_resource_lock(row.tenant, row.system, name) for name in names]
+    if row.identity is not None:
+        locks.append(f"identity/{row.tenant}/{row.system}/{row.identity}")
+    return locks
+
+
+def _resource_lock(tenant: str, system: str, resource: str) -> str:
+    return f"resource/{tenant}/{system}/{resource}"
 
 
 def _identity_blocker(unit: TurnUnit, row: EffectRow) -> str | None:

@@ -16,6 +16,7 @@ from turnsaga.ledger import IN_DOUBT, Event, State, TurnEventName, TurnState, ad
 from turnsaga.models import TurnRef
 from turnsaga.store import schema
 from turnsaga.store._payloads import dump
+from turnsaga.store._postgres import notify
 from turnsaga.store._rows import EffectRow, TurnRow, effect_row, turn_row, view
 
 __all__ = ["TurnUnit"]
@@ -33,6 +34,7 @@ class TurnUnit:
         self.turn = turn
         self.now = now
         self._next_event = turn.next_event
+        self._first_event = turn.next_event
 
     @classmethod
     def hold(cls, connection: Connection, ref: TurnRef, now: datetime) -> Self:
@@ -190,6 +192,8 @@ class TurnUnit:
             )
         )
         self.set_turn(next_event=self._next_event)
+        if number == self._first_event:
+            notify(self.connection, self.turn.turn)
 
 
 def _named(ref: TurnRef) -> ColumnElement[bool]:

@@ -25,7 +25,9 @@ from sqlalchemy import (
 
 __all__ = [
     "EPOCH",
+    "MAX_TEXT",
     "Instant",
+    "SafeText",
     "calls",
     "conversations",
     "effects",
@@ -37,6 +39,9 @@ __all__ = [
     "turn_events",
     "turns",
 ]
+
+MAX_TEXT: Final = 4000
+"""Characters that a text for people is cut to."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -54,6 +59,23 @@ class Instant(TypeDecorator[datetime]):
     def process_result_value(self, value: int | None, dialect: Any) -> datetime | None:  # noqa: ANN401, ARG002
         """Return the instant that was stored."""
         return None if value is None else EPOCH + timedelta(microseconds=value)
+
+
+class SafeText(TypeDecorator[str]):
+    """Text that any database takes: NUL and half surrogate pairs are replaced, and it is cut at a length.
+
+    For what comes from vendors and people and is shown to people; storing it must not fail on its content.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Any) -> str | None:  # noqa: ANN401, ARG002
+        """Return the text that is stored."""
+        if value is None:
+            return None
+        whole = value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+        return whole if len(whole) <= MAX_TEXT else f"{whole[: MAX_TEXT - 1]}…"
 
 
 metadata = MetaData(
@@ -113,9 +135,9 @@ turns = Table(
     Column("fence", Instant),
     Column("fence_cause", String(20)),
     Column("fence_via", String(20)),
-    Column("fence_by", String(400)),
+    Column("fence_by", SafeText),
     Column("seen", Integer),
-    Column("reason", Text),
+    Column("reason", SafeText),
     Column("next_event", Integer, nullable=False),
     Column("next_order", Integer, nullable=False),
     Column("next_seq", Integer, nullable=False),
@@ -199,7 +221,7 @@ effects = Table(
     Column("call", Integer, nullable=False),
     Column("tool", String(64), nullable=False),
     Column("system", String(64), nullable=False),
-    Column("identity", Text),
+    Column("identity", SafeText),
     Column("arguments", Text, nullable=False),
     Column("arguments_digest", String(64), nullable=False),
     Column("occurrence", Integer, nullable=False),
@@ -222,14 +244,14 @@ effects = Table(
     Column("landing_ms", Integer, nullable=False),
     Column("max_sends", Integer, nullable=False),
     Column("max_undo_sends", Integer, nullable=False),
-    Column("title", Text, nullable=False),
-    Column("no_undo_reason", Text),
+    Column("title", SafeText, nullable=False),
+    Column("no_undo_reason", SafeText),
     # Where it stands. Every change compares and sets state, version and token.
     Column("state", String(20), nullable=False),
     Column("version", Integer, nullable=False),
     Column("token", Integer, nullable=False),
     Column("held_for", String(20)),
-    Column("error", Text),
+    Column("error", SafeText),
     Column("owned", Boolean, nullable=False),
     Column("commit_order", Integer),
     Column("sends", Integer, nullable=False),

@@ -41,12 +41,14 @@ def _utc_now() -> datetime:
 class SqlStore:
     """The ledger in a SQL database. One instance a process; ``open`` before the first use.
 
+    ``connections`` bounds the pool on Postgres; SQLite has one.
+
     Every method may raise ``StoreUnavailable`` once the database has not answered for some seconds:
     nothing was written then, and the same call may be made again.
     """
 
-    def __init__(self, url: str, *, clock: Callable[[], datetime] = _utc_now) -> None:
-        self._database = Database(url)
+    def __init__(self, url: str, *, connections: int = 8, clock: Callable[[], datetime] = _utc_now) -> None:
+        self._database = Database(url, connections=connections)
         self._clock = clock
 
     @property
@@ -222,6 +224,10 @@ class SqlStore:
     ) -> _views.EventPage:
         """Return events of a turn after a number."""
         return await self._database.read(_views.event_page, who, turn, after=after, limit=limit)
+
+    async def news_of(self, turn: str, *, within_s: float) -> None:
+        """Return when the turn may have new events, or when the time is over."""
+        await self._database.news_of(turn, within_s=within_s)
 
     async def effect_view(self, who: Principal, effect: str) -> EffectView:
         """Return one effect of this owner."""

@@ -8,6 +8,8 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
+from turnsaga.store._postgres import lock_names
+
 __all__ = ["HEAD", "current_revision", "migrate"]
 
 
@@ -30,6 +32,8 @@ def current_revision(connection: Connection) -> str | None:
 
 def migrate(connection: Connection) -> None:
     """Bring the database to the newest revision, inside the caller's transaction."""
+    # Several processes may start at once; the first one builds, the others find it built.
+    lock_names(connection, ["migrate"])
     if current_revision(connection) == HEAD:
         return
     config = _config()

@@ -51,7 +51,7 @@ def upgrade() -> None:
         sa.Column("fence", sa.BigInteger(), nullable=True),
         sa.Column("fence_cause", sa.String(length=20), nullable=True),
         sa.Column("fence_via", sa.String(length=20), nullable=True),
-        sa.Column("fence_by", sa.String(length=400), nullable=True),
+        sa.Column("fence_by", sa.Text(), nullable=True),
         sa.Column("seen", sa.Integer(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("next_event", sa.Integer(), nullable=False),
