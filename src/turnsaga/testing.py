@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -148,9 +149,9 @@ class FakeSystem:
     latency: float = 0.0
     before: Misbehaviour | None = None
     after: Misbehaviour | None = None
-    applied: list[tuple[str, str]] = field(default_factory=list)
-    undone: list[str] = field(default_factory=list)
-    calls: list[tuple[str, str, str]] = field(default_factory=list)
+    applied: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    undone: list[str] = field(default_factory=list[str])
+    calls: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
 
     def tool(self, name: str, **declared: Any) -> EffectTool[Note]:  # noqa: ANN401  # fields of EffectTool
         """Return a reversible, keyed tool over this system; ``declared`` takes the place of its fields."""
@@ -167,7 +168,7 @@ class FakeSystem:
             "compensate": self.undo,
             "repeat": Keyed(timedelta(hours=1)),
             "undo_repeat": Keyed(timedelta(hours=1)),
-            "identity": lambda arguments: arguments.identity,
+            "identity": attrgetter("identity"),
             "limits": Limits(
                 landing_window=timedelta(milliseconds=500),
                 send_by=timedelta(seconds=2),

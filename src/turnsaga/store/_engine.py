@@ -17,6 +17,7 @@ from turnsaga.errors import InvalidRequest, StoreUnavailable
 from turnsaga.store._news import News
 from turnsaga.store._postgres import EventListener, postgres_engine
 from turnsaga.store._sqlite import sqlite_engine
+from turnsaga.store._unit import flush, forget
 
 __all__ = ["Database"]
 
@@ -94,7 +95,11 @@ class Database:
             try:
                 connection = self.engine.connect().execution_options(turnsaga_reads=reading)
                 with connection, connection.begin():
-                    return work(connection)
+                    # A connection is used again: what a transaction before had gathered isn't ours.
+                    forget(connection)
+                    result = work(connection)
+                    flush(connection)
+                    return result
             except IntegrityError:
                 # Two transactions inserted the same row; run again, this one finds the other's.
                 if pause is None:

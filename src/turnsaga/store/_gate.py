@@ -183,8 +183,9 @@ def _prepared(unit: TurnUnit, ref: CallRef, new: NewEffect) -> tuple[EffectRow, 
 def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect) -> EffectRow:
     turn = unit.turn
     effect = effect_id(turn=turn.turn, key=new.key)
-    unit.connection.execute(
-        insert(schema.effects).values(
+    inserted = unit.connection.execute(
+        insert(schema.effects)
+        .values(
             tenant=turn.tenant,
             effect=effect,
             turn=turn.turn,
@@ -227,13 +228,14 @@ def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect) -> EffectRow:
             prepared_at=unit.now,
             at=unit.now,
         )
+        .returning(schema.effects)
     )
+    row = effect_row(inserted.one())
     unit.set_turn(next_seq=turn.next_seq + 1)
     # Epochs are counted, and other turns' effects looked at, by one transaction at a time.
     lock_names(unit.connection, [_resource_lock(turn.tenant, new.system, name) for name in new.resources])
     for resource in dict.fromkeys(new.resources):
         _enqueue(unit, new.system, resource, effect)
-    row = unit.effect(effect)
     unit.announce(row)
     return row
 

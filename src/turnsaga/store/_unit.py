@@ -6,6 +6,7 @@ turn that is only read, or asked for in a sub-select, can be true for two of the
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Self
 
@@ -19,11 +20,25 @@ from turnsaga.store._payloads import dump
 from turnsaga.store._postgres import notify
 from turnsaga.store._rows import EffectRow, TurnRow, effect_row, turn_row, view
 
-__all__ = ["TurnUnit"]
+__all__ = ["TurnUnit", "flush", "forget"]
 
 _KINDS: Final[Mapping[State, str]] = {state: f"tool_{state.value}" for state in State} | {
     State.COMPENSATION_FAILED: "tool_attention"
 }
+
+
+_UNITS: Final = "turnsaga_units"
+
+
+def flush(connection: Connection) -> None:
+    """Write what this transaction's units have gathered, each turn and its events once."""
+    for unit in connection.info.pop(_UNITS, ()):
+        unit._flush()  # noqa: SLF001  # the same module
+
+
+def forget(connection: Connection) -> None:
+    """Drop what was gathered by a transaction that is rolled back."""
+    connection.info.pop(_UNITS, None)
 
 
 class TurnUnit:
@@ -33,8 +48,9 @@ class TurnUnit:
         self.connection = connection
         self.turn = turn
         self.now = now
-        self._next_event = turn.next_event
-        self._first_event = turn.next_event
+        self._changes: dict[str, Any] = {}
+        self._events: list[dict[str, Any]] = []
+        connection.info.setdefault(_UNITS, []).append(self)
 
     @classmethod
     def hold(cls, connection: Connection, ref: TurnRef, now: datetime) -> Self:
@@ -167,32 +183,35 @@ class TurnUnit:
         self.set_turn(state=advance_turn(self.turn.state, event), **changes)
 
     def set_turn(self, **changes: Any) -> None:  # noqa: ANN401
-        """Change the turn's row, which this transaction holds."""
-        table = schema.turns
-        row = self.connection.execute(
-            update(table)
-            .where((table.c.tenant == self.turn.tenant) & (table.c.turn == self.turn.turn))
-            .values(**changes)
-            .returning(table)
-        ).one()
-        self.turn = turn_row(row)
+        """Change the turn's row, which this transaction holds; it is written with the events at its end."""
+        self._changes |= changes
+        self.turn = replace(self.turn, **changes)
 
     def emit(self, kind: str, data: Mapping[str, Any]) -> None:
         """Write one event under the turn's next number, in this very transaction."""
-        number = self._next_event
-        self._next_event = number + 1
-        self.connection.execute(
-            insert(schema.turn_events).values(
-                tenant=self.turn.tenant,
-                turn=self.turn.turn,
-                number=number,
-                kind=kind,
-                data=dump(data),
-                at=self.now,
-            )
+        number = self.turn.next_event
+        self._events.append(
+            {
+                "tenant": self.turn.tenant,
+                "turn": self.turn.turn,
+                "number": number,
+                "kind": kind,
+                "data": dump(data),
+                "at": self.now,
+            }
         )
-        self.set_turn(next_event=self._next_event)
-        if number == self._first_event:
+        self.set_turn(next_event=number + 1)
+
+    def _flush(self) -> None:
+        table = schema.turns
+        if self._changes:
+            self.connection.execute(
+                update(table)
+                .where((table.c.tenant == self.turn.tenant) & (table.c.turn == self.turn.turn))
+                .values(**self._changes)
+            )
+        if self._events:
+            self.connection.execute(insert(schema.turn_events), self._events)
             notify(self.connection, self.turn.turn)
 
 

@@ -190,7 +190,7 @@ class CommitAttempts:
             return CommitOutcome(
                 applied=None, error=f"no answer that proves anything ({type(error).__name__})"
             )
-        if isinstance(done, Committed):
+        if isinstance(done, Committed):  # pyright: ignore[reportUnnecessaryIsInstance]  # a tool's own code may break its types
             return CommitOutcome(applied=True, receipt=done.receipt, result=done.result)
         # It returned, so it was applied, and what it returned can't be used: known, and hard to undo.
         log.error("commit.returned_no_receipt", returned=type(done).__name__)
