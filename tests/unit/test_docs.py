@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,19 @@ def test_names_on_the_wire_are_documented() -> None:
         names.TURN_STATUS, names.CONVERSATION_ID, names.NEEDS_ATTENTION, names.MODEL_REQUEST,
     ):  # fmt: skip
         assert f"`{name}`" in text, name
+
+
+def test_table_of_settings_is_current() -> None:
+    document = ROOT / "docs" / "settings.md"
+    spec = spec_from_file_location("settings_table", ROOT / "docs" / "_tools" / "settings_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    text = document.read_text(encoding="utf-8")
+
+    assert script.current(text) == text, "run make diagrams"
+    assert all(what for _, _, what in script.settings().values()), "each setting says what it is"
 
 
 def test_public_face_is_complete_and_sorted() -> None:
