@@ -1,4 +1,3 @@
-# ruff: noqa: INP001  # a script beside the pages, no package
 """Draws the state diagrams of docs/ledger.md from the transition tables.
 
     python docs/_tools/state_diagram.py            write them into docs/ledger.md

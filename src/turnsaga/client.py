@@ -33,7 +33,7 @@ from turnsaga.starting import start_turn_workflow
 from turnsaga.store import NewTurn, SqlStore, Started
 from turnsaga.tools import check_policies
 
-__all__ = ["Aborted", "TurnClient"]
+__all__ = ["MAX_MESSAGE", "Aborted", "TurnClient"]
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")

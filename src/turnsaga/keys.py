@@ -16,6 +16,7 @@ from turnsaga.errors import InvalidRequest
 
 __all__ = [
     "KEY_PREFIX",
+    "Json",
     "canonical_json",
     "digest",
     "effect_id",
@@ -62,7 +63,7 @@ def effect_key(
     model says that they are. ``nonce`` is the turn's: another turn's key is always another one.
     """
     parts = {
-        "arguments": arguments,
+        "arguments": dict(arguments),
         "nonce": nonce,
         "occurrence": occurrence,
         "tenant": tenant,

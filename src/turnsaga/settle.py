@@ -19,7 +19,7 @@ from typing import Final
 
 from turnsaga.ledger import CLOSED, UNDOABLE, State
 
-__all__ = ["Action", "Plan", "Row", "Step", "may_send_again", "plan", "resolution"]
+__all__ = ["LEDGER_ONLY", "Action", "Plan", "Row", "Step", "may_send_again", "plan", "resolution"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Row:
     """What the plan needs to know of one effect.
 
     ``order`` is its place among the turn's commits, ``owned`` says that it is shown as open to somebody
-    who follows it. ``wire_until`` is the instant after which no request of this effect can land any
+    who follows it. ``wire_until`` is the instant from which on no request of this effect can land any
     more, or None if none was sent or every one was answered; ``key_until`` the instant up to which a
     keyed request may be sent again. ``sends_left`` and ``undos_left`` are what is left of the budgets.
     """

@@ -30,7 +30,17 @@ from turnsaga.tools import (
     Undone,
 )
 
-__all__ = ["FakeSystem", "Note", "TrueEffect", "Truth", "differences", "disorder"]
+__all__ = [
+    "OPEN",
+    "STANDS",
+    "FakeSystem",
+    "Misbehaviour",
+    "Note",
+    "TrueEffect",
+    "Truth",
+    "differences",
+    "disorder",
+]
 
 
 class TrueEffect(BaseModel):

@@ -27,6 +27,9 @@ from turnsaga.ledger import (
 )
 from turnsaga.settle import Action, Row, plan
 
+# A campaign walks every configuration to its end.
+pytestmark = pytest.mark.timeout(3600)
+
 NOW: Final = datetime(2026, 3, 1, tzinfo=UTC)
 A_SECOND: Final = timedelta(seconds=1)
 
@@ -168,7 +171,6 @@ def test_the_model_misses_a_rule_that_is_switched_off(rule: str) -> None:
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(3600)
 @pytest.mark.skipif(
     not os.environ.get("TURNSAGA_CAMPAIGN"),
     reason="enumerates every interleaving, some minutes on two cores; set TURNSAGA_CAMPAIGN to run it",

@@ -303,7 +303,7 @@ class SagaMachine(RuleBasedStateMachine):
 
 
 SagaMachine.TestCase.settings = settings(
-    max_examples=20_000 if CAMPAIGN else 1500,
+    max_examples=10_000 if CAMPAIGN else 1500,
     stateful_step_count=30,
     deadline=None,
     database=None,

@@ -6,7 +6,7 @@ a row that is ``unknown``.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection
@@ -53,11 +53,9 @@ def record_commit(
         return _committed(unit, row, Event.COMMIT_CONFIRMED, outcome)
     if outcome.applied is None:
         return unit.move(row, Event.COMMIT_LOST, token=row.token + 1, error=outcome.error)
-    # This attempt is proved not applied. Another one's request may still be under way, and would then
-    # be an effect that the ledger calls failed.
-    others = row.unanswered - 1
-    lands_until = (row.send_by or now) + timedelta(milliseconds=row.landing_ms)
-    if others > 0 and now < lands_until:
+    # This attempt is proved not applied. One whose answer never came may have been, or be so later: a
+    # refusal settles the effect only if no other attempt passed the gate.
+    if row.unanswered > 1:
         return unit.move(
             row, Event.COMMIT_LOST, token=row.token + 1, answers=row.answers + 1, error=outcome.error
         )

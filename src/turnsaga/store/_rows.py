@@ -136,7 +136,7 @@ class EffectRow:
 
     @property
     def wire_until(self) -> datetime | None:
-        """The instant after which no unanswered request can land; None if all were answered."""
+        """The instant from which on no unanswered request can land; None if all were answered."""
         if self.send_by is None or self.unanswered <= 0:
             return None
         return self.send_by + timedelta(milliseconds=self.landing_ms)
