@@ -10,6 +10,8 @@ from fastapi import FastAPI
 from turnsaga.client import TurnClient
 from web import aborts, effects, events, health, turns
 from web.guard import Guard
+from web.identities import choose_identity
+from web.identity import Identity
 from web.problems import handle_errors
 from web.settings import WebSettings
 from web.tier import Tier
@@ -26,17 +28,23 @@ def create_app(
     client: TurnClient,
     settings: WebSettings,
     *,
+    identity: Identity | None = None,
     stopping: asyncio.Event | None = None,
     keep_alive_s: float = _KEEP_ALIVE_S,
     drain_s: float = _DRAIN_S,
 ) -> FastAPI:
     """Return the HTTP API over a client whose ledger is open; who made them closes them.
 
+    Who acts is said by ``identity``, or by the one that the settings choose.
     ``stopping`` is set by the server as soon as it is told to stop. The app's shutdown waits up to
     ``drain_s`` for aborts and starts that were under way when their requests were cut.
     """
     tier = Tier(
-        client=client, settings=settings, stopping=stopping or asyncio.Event(), keep_alive_s=keep_alive_s
+        client=client,
+        settings=settings,
+        identity=identity or choose_identity(settings),
+        stopping=stopping or asyncio.Event(),
+        keep_alive_s=keep_alive_s,
     )
 
     @asynccontextmanager
@@ -54,7 +62,7 @@ def create_app(
         openapi_url=None,
     )
     app.state.tier = tier
-    app.add_middleware(Guard)
+    app.add_middleware(Guard, hosts=tier.identity.hosts)
     handle_errors(app)
     for part in (turns, aborts, events, effects, health):
         app.include_router(part.router)

@@ -12,7 +12,7 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from web.identity import is_local_host
+from web.hosts import Hosts
 from web.problems import Problem, Word, answer_problem, unavailable
 
 __all__ = ["MAX_BODY_BYTES", "MAX_ID_CHARACTERS", "Guard"]
@@ -26,8 +26,9 @@ _PROBES: Final = ("/healthz", "/readyz")
 class Guard:
     """Refuses foreign hosts, long ids and large bodies; logs each request; answers what failed with 500."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
         self._app = app
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -37,7 +38,7 @@ class Guard:
         exchange = _Exchange(receive, send)
         structlog.contextvars.clear_contextvars()
         try:
-            problem = _objection(scope)
+            problem = _objection(scope, self._hosts)
             if problem is None:
                 await self._app(scope, exchange.receive, exchange.send)
             else:
@@ -98,13 +99,10 @@ class _Exchange:
         )
 
 
-def _objection(scope: Scope) -> Problem | None:
+def _objection(scope: Scope, hosts: Hosts) -> Problem | None:
     headers = Headers(scope=scope)
-    hosts = headers.getlist("host")
-    if len(hosts) != 1 or not is_local_host(hosts[0]):
-        return Problem(
-            Word.FORBIDDEN_HOST, "the development identity is served as 127.0.0.1, localhost or [::1] only"
-        )
+    if not hosts.serves(headers.getlist("host")):
+        return Problem(Word.FORBIDDEN_HOST, hosts.why)
     path: str = scope["path"]
     if path.startswith("/v1/") and any(len(part) > MAX_ID_CHARACTERS for part in path.split("/")):
         return Problem(

@@ -1,66 +1,87 @@
-"""Who acts. This version has the development identity only: a header that the caller is free to write.
+"""Who acts: what every identity gives, and the development identity, a header that the caller may write.
 
-So it is taken on loopback only, and only under a host name of loopback: a page of another site that has
-its own name resolve to 127.0.0.1 would otherwise be of the same origin as this API.
+So that one is taken on loopback only, and only under a host name of loopback: a page of another site that
+has its own name resolve to 127.0.0.1 would otherwise be of the same origin as this API.
 """
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol, TypeGuard
 
 import structlog
 from fastapi import Depends, Request
+from starlette.datastructures import Headers
 
+from turnsaga.errors import TurnSagaError
 from turnsaga.models import Principal
+from web.hosts import LOOPBACK_HOSTS, Hosts
 from web.problems import Problem, Word
-from web.settings import WebSettings
 
-__all__ = ["HEADER", "Caller", "is_local_host", "why_refused"]
+__all__ = ["HEADER", "ROLES", "Caller", "DevelopmentIdentity", "Identity", "IdentityRefused", "is_name"]
 
 HEADER: Final = "X-Turnsaga-User"
-_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+ROLES: Final = ("user", "service", "operator")
 _PART: Final = r"[A-Za-z0-9._@:|+=-]{1,100}"
-_IDENTITY: Final = re.compile(rf"({_PART})/({_PART})(?:/(user|service|operator))?")
-_HOST: Final = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
+_IDENTITY: Final = re.compile(rf"({_PART})/({_PART})(?:/({'|'.join(ROLES)}))?")
 
 
-def why_refused(settings: WebSettings) -> str | None:
-    """Return why the development identity can't be used with these settings, or None if it can."""
-    if settings.env == "production":
-        return (
-            "TURNSAGA_ENV='production' needs bearer tokens (JWT), which come with a later version; "
-            "this one has the development identity only: set TURNSAGA_ENV=development"
-        )
-    if settings.web_host not in _LOOPBACK:
-        return (
-            f"TURNSAGA_WEB_HOST={settings.web_host!r} isn't loopback, and the development identity works on "
-            f"loopback only: use one of {', '.join(_LOOPBACK)} (JWT comes with a later version)"
-        )
-    return None
+class IdentityRefused(TurnSagaError):
+    """No identity can be had from these settings; says what to change."""
 
 
-def is_local_host(host: str) -> bool:
-    """Tell whether a ``Host`` header names this machine's loopback, on whatever port."""
-    return _HOST.fullmatch(host) is not None
+class Identity(Protocol):
+    """Says who acts.
+
+    ``hosts`` are the names under which requests are taken. ``roles_bind`` tells whether a role limits what
+    its bearer may ask for.
+    """
+
+    @property
+    def hosts(self) -> Hosts: ...
+
+    @property
+    def roles_bind(self) -> bool: ...
+
+    async def caller(self, headers: Headers) -> Principal:
+        """Return who sends these headers.
+
+        Raises:
+            Problem: they don't say so, or it can't be checked now.
+        """
+        ...
+
+
+class DevelopmentIdentity:
+    """Takes the caller's word for who they are, with all rights."""
+
+    def __init__(self) -> None:
+        self.hosts: Final = LOOPBACK_HOSTS
+        self.roles_bind: Final = False
+
+    async def caller(self, headers: Headers) -> Principal:
+        """Return who the header names."""
+        given = headers.getlist(HEADER)
+        found = _IDENTITY.fullmatch(given[0]) if len(given) == 1 else None
+        if found is None:
+            raise Problem(
+                Word.UNAUTHENTICATED,
+                f"send one header '{HEADER}: tenant/user' or 'tenant/user/role': tenant and user of 1 to 100 "
+                "characters of A-Z a-z 0-9 . _ @ : | + = -, role one of user, service, operator",
+                headers={"www-authenticate": HEADER},
+            )
+        tenant, user, role = found.groups()
+        return Principal.model_validate({"tenant": tenant, "user": user, "role": role or "user"})
+
+
+def is_name(value: object) -> TypeGuard[str]:
+    """Tell whether the value may name a tenant or a user, whichever identity it comes from."""
+    return isinstance(value, str) and re.fullmatch(_PART, value) is not None
 
 
 async def _caller(request: Request) -> Principal:
-    """Return who the header says that acts.
-
-    Raises:
-        Problem: the header is missing, doubled or malformed.
-    """
-    given = request.headers.getlist(HEADER)
-    found = _IDENTITY.fullmatch(given[0]) if len(given) == 1 else None
-    if found is None:
-        raise Problem(
-            Word.UNAUTHENTICATED,
-            f"send one header '{HEADER}: tenant/user' or 'tenant/user/role': tenant and user of 1 to 100 "
-            "characters of A-Z a-z 0-9 . _ @ : | + = -, role one of user, service, operator",
-            headers={"www-authenticate": HEADER},
-        )
-    tenant, user, role = found.groups()
-    structlog.contextvars.bind_contextvars(tenant=tenant, user=user)
-    return Principal.model_validate({"tenant": tenant, "user": user, "role": role or "user"})
+    identity: Identity = request.app.state.tier.identity
+    who = await identity.caller(request.headers)
+    structlog.contextvars.bind_contextvars(tenant=who.tenant, user=who.user)
+    return who
 
 
 Caller = Annotated[Principal, Depends(_caller)]

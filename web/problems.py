@@ -38,12 +38,14 @@ class Word(StrEnum):
     """The ``type`` of a problem. Clients decide by it, so none is ever renamed."""
 
     BAD_REQUEST = "bad_request"
+    FORBIDDEN = "forbidden"
     FORBIDDEN_HOST = "forbidden_host"
     ENGINE_UNAVAILABLE = "engine_unavailable"
     IDEMPOTENCY_CONFLICT = "idempotency_conflict"
     IDEMPOTENCY_KEY_MISSING = "idempotency_key_missing"
     INTERNAL = "internal"
     INVALID_REQUEST = "invalid_request"
+    KEYS_UNAVAILABLE = "keys_unavailable"
     LEDGER_UNAVAILABLE = "ledger_unavailable"
     MALFORMED_JSON = "malformed_json"
     METHOD_NOT_ALLOWED = "method_not_allowed"
@@ -60,12 +62,14 @@ class Word(StrEnum):
 
 _KNOWN: Final[Mapping[Word, tuple[int, str]]] = {
     Word.BAD_REQUEST: (400, "The request can't be read"),
+    Word.FORBIDDEN: (403, "This role may not ask for it"),
     Word.FORBIDDEN_HOST: (403, "This host name isn't served"),
     Word.ENGINE_UNAVAILABLE: (503, "Temporal doesn't answer"),
     Word.IDEMPOTENCY_CONFLICT: (422, "The key was used with another body"),
     Word.IDEMPOTENCY_KEY_MISSING: (400, "The header Idempotency-Key is missing"),
     Word.INTERNAL: (500, "Something failed on our side"),
     Word.INVALID_REQUEST: (422, "A field is wrong"),
+    Word.KEYS_UNAVAILABLE: (503, "The keys of tokens can't be had"),
     Word.LEDGER_UNAVAILABLE: (503, "The ledger doesn't answer"),
     Word.MALFORMED_JSON: (400, "The body isn't JSON"),
     Word.METHOD_NOT_ALLOWED: (405, "This method isn't for this address"),

@@ -17,7 +17,8 @@ from turnsaga.errors import StoreUnavailable, StoreUnusable, TurnSagaError
 from turnsaga.plugin import TurnSagaPlugin
 from turnsaga.store import SqlStore
 from web.app import create_app
-from web.identity import why_refused
+from web.identities import choose_identity
+from web.identity import Identity
 from web.settings import WebSettings
 
 __all__ = ["GRACE_S", "Server", "StartRefused", "serve", "server_config"]
@@ -72,22 +73,23 @@ async def serve(settings: WebSettings, *, patience_s: float = _PATIENCE_S) -> No
     The ledger must answer within ``patience_s``; Temporal may be away.
 
     Raises:
+        IdentityRefused: who acts can't be told by these settings.
         StartRefused: these settings can't be served.
     """
-    refusal = why_refused(settings)
-    if refusal is not None:
-        raise StartRefused(refusal)
+    identity = choose_identity(settings)
     with _listener(settings) as listener:
-        await _serve_on(listener, settings, patience_s)
+        await _serve_on(listener, settings, identity, patience_s)
 
 
-async def _serve_on(listener: socket.socket, settings: WebSettings, patience_s: float) -> None:
+async def _serve_on(
+    listener: socket.socket, settings: WebSettings, identity: Identity, patience_s: float
+) -> None:
     store = SqlStore(settings.database)
     try:
         temporal = await _temporal()
         client = TurnClient(temporal, store, task_queue=settings.task_queue, default_model=settings.model)
         stopping = asyncio.Event()
-        app = create_app(client, settings, stopping=stopping)
+        app = create_app(client, settings, identity=identity, stopping=stopping)
         server = Server(server_config(app), stopping)
         with _on_signals(server):
             if await _opened(store, patience_s, stopping):

@@ -1,9 +1,9 @@
 """What the web tier is told by its environment. Temporal's own settings follow Temporal's configuration."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, SecretStr
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from turnsaga import names
 
@@ -13,12 +13,23 @@ SCRIPTED = "script"
 """The model that replies what the user's message tells it to: for development only."""
 
 
+def _listed(given: object) -> object:
+    return tuple(part.strip() for part in given.split(",")) if isinstance(given, str) else given
+
+
+_Given = Annotated[str, Field(min_length=1)]
+# NoDecode: a list is what stands between commas, not JSON.
+_Listed = Annotated[tuple[_Given, ...], NoDecode, BeforeValidator(_listed)]
+
+
 class WebSettings(BaseSettings):
     """Settings of ``python -m web``."""
 
     model_config = SettingsConfigDict(env_prefix="TURNSAGA_", frozen=True, extra="ignore")
 
-    web_host: str = Field(default="127.0.0.1", description="address to listen on; loopback in this version")
+    web_host: str = Field(
+        default="127.0.0.1", description="address to listen on; loopback without bearer tokens"
+    )
     web_port: int = Field(default=8000, ge=1, le=65535, description="port to listen on")
     database: str = Field(default="sqlite:///ledger.db", description="SQLAlchemy URL of the ledger")
     task_queue: str = Field(default=names.TASK_QUEUE, description="Temporal task queue of the workers")
@@ -28,6 +39,27 @@ class WebSettings(BaseSettings):
     env: Literal["development", "production"] = Field(
         default="development", description="how logs read, and what is allowed"
     )
+    allowed_hosts: _Listed | None = Field(
+        default=None, description="host names that are served; with bearer tokens only, every one if not set"
+    )
+    jwt_issuer: _Given | None = Field(default=None, description="iss of bearer tokens")
+    jwt_audience: _Given | None = Field(default=None, description="aud that bearer tokens must name")
+    jwt_keys: SecretStr | None = Field(
+        default=None, description="JWK set that tokens are checked with, or its file"
+    )
+    jwt_jwks_url: _Given | None = Field(default=None, description="where the issuer serves its JWK set")
+    jwt_algorithms: _Listed = Field(
+        default=("RS256", "ES256", "EdDSA"), description="signatures that are accepted"
+    )
+    jwt_leeway_s: int = Field(default=30, ge=0, le=600, description="how far clocks may differ")
+    jwt_claim_tenant: _Given = Field(default="tenant", description="claim that holds the tenant")
+    jwt_claim_user: _Given = Field(default="sub", description="claim that holds the user")
+    jwt_claim_role: _Given = Field(default="role", description="claim that holds the role")
+
+    @property
+    def names_tokens(self) -> bool:
+        """Whether anything about bearer tokens is set: half of it is a mistake, and never development."""
+        return any(name.startswith("jwt_") for name in self.model_fields_set)
 
     @property
     def models(self) -> tuple[str, ...]:

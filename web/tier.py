@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 
 from turnsaga.client import TurnClient
 from turnsaga.store import SqlStore
+from web.identity import Identity
 from web.settings import WebSettings
 from web.untorn import Untorn
 
@@ -20,6 +21,7 @@ class Tier:
 
     client: TurnClient
     settings: WebSettings
+    identity: Identity
     stopping: asyncio.Event
     keep_alive_s: float
     untorn: Untorn = field(default_factory=Untorn)

@@ -5,6 +5,7 @@ printable but a slash: an address with ``%2F`` in it is another address, and ans
 """
 
 import asyncio
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
 
@@ -16,6 +17,7 @@ from turnsaga.keys import turn_id
 from turnsaga.ledger import OPEN_TURN
 from turnsaga.models import Principal, TurnView
 from turnsaga.store import Started
+from turnsaga.tools import CommitPolicy
 from web.bodies import StartBody, read_body
 from web.identity import Caller
 from web.problems import Problem, Word, answer, unavailable
@@ -28,6 +30,7 @@ router = APIRouter()
 _LONGEST_WAIT_S: Final = 60.0
 # How soon a wait notices that the server stops or that nobody waits any more.
 _GLANCE_S: Final = 0.5
+_LOOSENER: Final = "service"
 
 
 @router.post("/v1/conversations/{conversation}/turns")
@@ -43,6 +46,7 @@ async def start(conversation: str, request: Request, who: Caller, tier: TierOf) 
     _check_choice("on_busy", body.on_busy, now="refuse", later=("abort", "queue"))
     _check_choice("on_disconnect", body.on_disconnect, now="continue", later=("hold", "abort"))
     _check_model(body.model, tier.settings)
+    await _check_rights(tier, who, body.policies or {})
     starting = tier.client.start(
         who,
         conversation,
@@ -124,6 +128,24 @@ def _check_choice(field: str, value: str, *, now: str, later: tuple[str, ...]) -
             members={"field": field},
         )
     raise Problem(Word.INVALID_REQUEST, f"{field}: must be {now!r}, not {value!r}", members={"field": field})
+
+
+async def _check_rights(tier: Tier, who: Principal, policies: Mapping[str, str]) -> None:
+    """Refuse a start that has an irreversible tool run, unless its role may. Source: decision 4."""
+    wished = [tool for tool, policy in policies.items() if policy == CommitPolicy.IMMEDIATE_BY_NAME]
+    if not wished or not tier.identity.roles_bind or who.role == _LOOSENER:
+        return
+    cards = await tier.store.tool_cards()
+    for tool in wished:
+        card = cards.get(tool)
+        # To repeat what the deployment says of the tool itself loosens nothing.
+        if card is not None and card.reversible is False and card.commits != policies[tool]:
+            raise Problem(
+                Word.FORBIDDEN,
+                f"policies.{tool}: {policies[tool]!r} loosens the policy of a tool whose effect can't be "
+                f"undone; only the role {_LOOSENER!r} may",
+                members={"tool": tool, "policy": policies[tool], "role": _LOOSENER},
+            )
 
 
 def _check_model(wished: str | None, settings: WebSettings) -> None:

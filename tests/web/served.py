@@ -20,7 +20,7 @@ from turnsaga.models import CallPlan, CallRef, EffectRef, FenceRequest, Principa
 from turnsaga.store import CommitOutcome, NewCall, NewEffect, NewReply, SqlStore
 from turnsaga.tools import ToolCard
 from web.app import create_app
-from web.identity import HEADER
+from web.identity import HEADER, Identity
 from web.serving import Server, server_config
 from web.settings import WebSettings
 
@@ -166,7 +166,11 @@ def identity(who: Principal) -> dict[str, str]:
 
 @asynccontextmanager
 async def api_over(
-    folder: Path, *, settings: WebSettings | None = None, keep_alive_s: float = 10.0
+    folder: Path,
+    *,
+    settings: WebSettings | None = None,
+    identity_by: Identity | None = None,
+    keep_alive_s: float = 10.0,
 ) -> AsyncIterator[Api]:
     """Run the app over a new ledger and a fake Temporal."""
     store = SqlStore(f"sqlite:///{folder / 'ledger.db'}")
@@ -181,7 +185,12 @@ async def api_over(
     stopping = asyncio.Event()
     client = TurnClient(cast("Client", temporal), store)
     app = create_app(
-        client, settings or settings_of(), stopping=stopping, keep_alive_s=keep_alive_s, drain_s=5
+        client,
+        settings or settings_of(),
+        identity=identity_by,
+        stopping=stopping,
+        keep_alive_s=keep_alive_s,
+        drain_s=5,
     )
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(
@@ -193,9 +202,13 @@ async def api_over(
 
 def settings_of(**values: Any) -> WebSettings:
     """Return settings with these values, whatever the environment says."""
-    return WebSettings(
-        **{"env": "development", "model": "script", "web_host": "127.0.0.1", "web_port": 8000, **values}
-    )
+    usual: dict[str, Any] = {
+        "env": "development",
+        "model": "script",
+        "web_host": "127.0.0.1",
+        "web_port": 8000,
+    }
+    return WebSettings(**{**usual, **values})
 
 
 @dataclass
@@ -242,7 +255,7 @@ class Stream:
     """A stream of events as it comes in."""
 
     response: httpx.Response
-    comments: list[str] = field(default_factory=list)
+    comments: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
         self._lines = self.response.aiter_lines()

@@ -1,6 +1,7 @@
 """``python -m web`` as a process: what it needs, what it refuses, and how it ends."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -14,10 +15,16 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.web.issuer import AUDIENCE, ISSUER, bearer, key_set, token
 from tests.web.served import ADA, identity, settings_of, stream
 from web.serving import StartRefused, serve
 
 REPOSITORY = Path(__file__).parent.parent.parent
+TOKENS = {
+    "TURNSAGA_JWT_ISSUER": ISSUER,
+    "TURNSAGA_JWT_AUDIENCE": AUDIENCE,
+    "TURNSAGA_JWT_KEYS": json.dumps(key_set("r", "e")),
+}
 
 
 @dataclass
@@ -138,9 +145,23 @@ async def test_ledger_is_found_again_by_the_next_process(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"TURNSAGA_ENV": "production"}, ("TURNSAGA_ENV", "JWT", "later version")),
-        ({"TURNSAGA_WEB_HOST": "0.0.0.0"}, ("TURNSAGA_WEB_HOST", "0.0.0.0", "loopback", "later version")),
+        (
+            {"TURNSAGA_ENV": "production"},
+            ("TURNSAGA_ENV", "TURNSAGA_JWT_ISSUER", "TURNSAGA_JWT_KEYS", "TURNSAGA_JWT_JWKS_URL"),
+        ),
+        (
+            {"TURNSAGA_WEB_HOST": "0.0.0.0"},
+            ("TURNSAGA_WEB_HOST", "0.0.0.0", "loopback", "TURNSAGA_JWT_ISSUER"),
+        ),
         ({"TURNSAGA_WEB_HOST": "::"}, ("TURNSAGA_WEB_HOST", "loopback")),
+        ({"TURNSAGA_ALLOWED_HOSTS": "a.example"}, ("TURNSAGA_ALLOWED_HOSTS",)),
+        ({"TURNSAGA_JWT_ISSUER": "https://i"}, ("TURNSAGA_JWT_AUDIENCE",)),
+        ({"TURNSAGA_JWT_ISSUER": ""}, ("TURNSAGA_JWT_ISSUER",)),
+        ({"TURNSAGA_JWT_LEEWAY_S": "-1"}, ("TURNSAGA_JWT_LEEWAY_S",)),
+        ({**TOKENS, "TURNSAGA_JWT_ALGORITHMS": "RS256,"}, ("TURNSAGA_JWT_ALGORITHMS",)),
+        ({**TOKENS, "TURNSAGA_JWT_ALGORITHMS": "RS256,none"}, ("TURNSAGA_JWT_ALGORITHMS", "'none'")),
+        ({**TOKENS, "TURNSAGA_JWT_JWKS_URL": "https://i/keys"}, ("TURNSAGA_JWT_KEYS", "both")),
+        ({**TOKENS, "TURNSAGA_JWT_KEYS": "/nowhere"}, ("TURNSAGA_JWT_KEYS", "No such file")),
         ({"TURNSAGA_WEB_PORT": "eighty"}, ("TURNSAGA_WEB_PORT",)),
         ({"TURNSAGA_WEB_PORT": "70000"}, ("TURNSAGA_WEB_PORT",)),
         ({"TURNSAGA_ENV": "staging"}, ("TURNSAGA_ENV", "development", "production")),
@@ -148,7 +169,7 @@ async def test_ledger_is_found_again_by_the_next_process(tmp_path: Path) -> None
         ({"TURNSAGA_DATABASE": "mysql://h/d"}, ("mysql",)),
         ({"TEMPORAL_CONFIG_FILE": "/nonexistent/../dev/null", "TEMPORAL_PROFILE": "none"}, ("Temporal",)),
     ],
-    ids=lambda value: "-".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else "",
+    ids=str,
 )
 async def test_settings_that_can_not_be_served_are_one_line_and_exit_code_two(
     tmp_path: Path, values: dict[str, str], said: tuple[str, ...]
@@ -213,6 +234,25 @@ async def test_every_loopback_host_is_served(tmp_path: Path, host: str) -> None:
         code, _ = await tier.ended()
 
     assert code == 0
+
+
+async def test_production_serves_every_address_to_bearers_and_keeps_tokens_out_of_its_log(
+    tmp_path: Path,
+) -> None:
+    good, expired = token(), token(exp=1)
+    async with web(tmp_path, **TOKENS, TURNSAGA_ENV="production", TURNSAGA_WEB_HOST="0.0.0.0") as tier:
+        await tier.ready()
+        async with httpx.AsyncClient(base_url=tier.url) as http:
+            taken = await http.get("/v1/effects", headers={**bearer(good), "Host": "api.example"})
+            late = await http.get("/v1/effects", headers=bearer(expired))
+            header = await http.get("/v1/effects", headers=identity(ADA))
+        tier.process.send_signal(signal.SIGTERM)
+        code, err = await tier.ended()
+
+    assert (taken.status_code, late.status_code, header.status_code, code) == (200, 401, 401, 0)
+    assert err.count('"web.request"') >= 3
+    assert [part for part in (*good.split("."), *expired.split(".")) if part in err] == []
+    assert "Traceback" not in err
 
 
 def _has_ipv6() -> bool:

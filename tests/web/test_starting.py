@@ -10,6 +10,7 @@ import pytest
 from tests.web.served import ADA, EVE, Api, api_over, assert_problem, identity, settings_of
 from turnsaga.client import MAX_MESSAGE
 from turnsaga.errors import StoreUnavailable
+from web.identity import DevelopmentIdentity
 
 TURNS = "/v1/conversations/c1/turns"
 
@@ -209,7 +210,8 @@ async def test_policy_that_is_available_is_taken(api: Api) -> None:
 async def test_models_are_those_of_the_settings(
     tmp_path: Path, env: str, configured: str, wished: str | None, status: int
 ) -> None:
-    async with api_over(tmp_path, settings=settings_of(env=env, model=configured)) as api:
+    settings = settings_of(env=env, model=configured)
+    async with api_over(tmp_path, settings=settings, identity_by=DevelopmentIdentity()) as api:
         answer = await post(api, {"message": "a", "model": wished})
 
         assert answer.status_code == status
