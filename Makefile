@@ -31,6 +31,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy $(wildcard $(SOURCES))
+	$(BIN)/pyright
 	$(BIN)/lint-imports
 
 format: $(INSTALLED)

@@ -34,7 +34,7 @@ from turnsaga import names
 from turnsaga.attempts import heartbeating
 from turnsaga.errors import InvalidRequest, ModelUnavailable, StoreUnavailable
 from turnsaga.keys import digest
-from turnsaga.models import StepPlan, StepRef
+from turnsaga.models import CallPlan, StepPlan, StepRef
 from turnsaga.store import NewCall, NewReply, SqlStore, StepContext
 from turnsaga.tool_activities import call_plan
 from turnsaga.tools import EffectTool, Tools, commits_at_once, parse_arguments
@@ -205,7 +205,7 @@ class ModelActivities:
 
     def _plan(self, ref: StepRef, context: StepContext) -> StepPlan:
         stored = context.stored or ()
-        plans = []
+        plans: list[CallPlan] = []
         for call in stored:
             if call.answered or call.tool not in self._tools:
                 continue
@@ -221,7 +221,7 @@ class _TextStream:
     store: SqlStore
     ref: StepRef
     fenced: bool = False
-    _waiting: list[str] = field(default_factory=list)
+    _waiting: list[str] = field(default_factory=list[str])
 
     @classmethod
     @asynccontextmanager

@@ -119,7 +119,8 @@ def _on_record(
             return partial(_revert, call=call, to=_body(request, _RevertBody).to)
         case (_, "versions" | "revert") | (_,):
             raise _refusal(405, "METHOD_NOT_ALLOWED", f"{request.method} isn't possible here")
-    raise _refusal(404, "NOT_FOUND", f"there is nothing at {request.path!r}")
+        case _:
+            raise _refusal(404, "NOT_FOUND", f"there is nothing at {request.path!r}")
 
 
 def _create(moment: Moment, call: _RecordCall, fields: records.Fields) -> Answer:

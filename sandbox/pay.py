@@ -127,8 +127,9 @@ def _route(request: WireRequest, form: Form) -> _Route:  # one return a route
                 partial(_get_refund, refund_id=refund_id),
                 identity_of=partial(pay_store.identity_of_refund, refund_id=refund_id),
             )
-    message = f"Unrecognized request URL ({request.method}: {request.path})."
-    raise refusal(None, message, status=404)
+        case _:
+            message = f"Unrecognized request URL ({request.method}: {request.path})."
+            raise refusal(None, message, status=404)
 
 
 def _op(request: WireRequest) -> Op:

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 from sandbox.stripe_wire import Clause, new_id
 
@@ -27,7 +28,7 @@ def add_charge(db: sqlite3.Connection, identity: str, charge: Mapping[str, objec
     if isinstance(metadata, Mapping):
         db.executemany(
             "INSERT INTO charge_metadata (charge, name, value) VALUES (?, ?, ?)",
-            [(charge["id"], name, value) for name, value in metadata.items()],
+            [(charge["id"], name, value) for name, value in cast("Mapping[str, object]", metadata).items()],
         )
 
 

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import cast
 
 Fields = Mapping[str, object]
 
@@ -105,7 +106,7 @@ def update(
 def attach(db: sqlite3.Connection, record: Entry, attached: str, *, now: float) -> Entry:
     """Let somebody else attach something to a record, as a new version."""
     earlier = record.fields.get("attachments")
-    attachments = [*earlier, attached] if isinstance(earlier, list) else [attached]
+    attachments = [*cast("list[object]", earlier), attached] if isinstance(earlier, list) else [attached]
     return update(db, record, {"attachments": attachments}, key=None, now=now, change=Change.EDIT)
 
 

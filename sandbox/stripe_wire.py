@@ -32,8 +32,8 @@ def new_id(prefix: str) -> str:
 class Form:
     """A form: plain parameters, and the nested ones by the name of their hash."""
 
-    plain: Mapping[str, str] = field(default_factory=dict)
-    nested: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    plain: Mapping[str, str] = field(default_factory=dict[str, str])
+    nested: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
 
     def allow(self, *names: str) -> None:
         """Refuse a parameter that isn't among ``names``; ``expand`` always is, and does nothing.

@@ -119,7 +119,7 @@ class Turns:
     turns: TurnClient
     task_queue: str
     who: Principal = WHO
-    started: list[Started] = field(default_factory=list)
+    started: list[Started] = field(default_factory=list[Started])
 
     async def start(
         self,

@@ -46,7 +46,7 @@ class _Story:
     stack: "_Stack"
     drop_response: bool
     console: Console
-    turns: list[str] = field(default_factory=list)
+    turns: list[str] = field(default_factory=list[str])
 
     async def start(self, conversation: str, *replies: Mapping[str, Any], **body: Any) -> str:  # noqa: ANN401  # JSON
         """Start a turn with a script, and return its id."""
@@ -305,7 +305,7 @@ def _must(holds: bool, otherwise: str) -> None:  # noqa: FBT001  # reads as an a
 def _free_ports(count: int) -> int:
     """Return the first of so many neighbouring ports that are free now."""
     for base in range(20000, 32000, count):
-        probes = []
+        probes: list[socket.socket] = []
         try:
             for port in range(base, base + count):
                 probe = socket.socket()

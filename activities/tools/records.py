@@ -230,8 +230,8 @@ class Records:
         if answer.status_code == 404:
             return []
         answer.raise_for_status()
-        found = answer.json()
-        return list(found["versions"] if isinstance(found, dict) else found)
+        found: list[dict[str, Any]] = answer.json()
+        return found
 
     async def _sent(
         self,

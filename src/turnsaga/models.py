@@ -23,6 +23,7 @@ __all__ = [
     "FenceAnswer",
     "FenceRequest",
     "HandOver",
+    "HeldFor",
     "NextSteps",
     "PlannedStep",
     "Principal",
@@ -233,6 +234,10 @@ class UndoOffer(_Frozen):
     cost: str | None = None
 
 
+HeldFor = Literal["confirmation", "turn_end", "delay", "resource", "viewer"]
+"""What a prepared effect waits for."""
+
+
 class EffectView(_Frozen):
     """One effect as people and clients see it; ``data`` of every ``tool_*`` event.
 
@@ -249,7 +254,7 @@ class EffectView(_Frozen):
     title: str
     summary: str
     state: State
-    held_for: Literal["confirmation", "turn_end", "delay", "resource", "viewer"] | None
+    held_for: HeldFor | None
     needs_attention: bool
     digest: str
     expires_at: datetime | None

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import psutil  # type: ignore[import-untyped]  # ships no types
 
@@ -45,7 +46,7 @@ class Driver:
 
     def close_stdout(self) -> None:
         """Leave as a reader does that has what it wants."""
-        transport: asyncio.SubprocessTransport = self._process._transport  # type: ignore[attr-defined]
+        transport = cast("asyncio.SubprocessTransport", self._process._transport)  # type: ignore[attr-defined]
         pipe = transport.get_pipe_transport(1)
         assert pipe is not None
         pipe.close()

@@ -6,6 +6,7 @@ import json
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 from tests.dev.stub_part import stub
 from workers._parts import Limits
@@ -16,8 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def build(directory: Path, spec: dict[str, object]) -> Stack:
     """Return a stack of stubs; ``spec`` has flags by part, and settings of the supervisor."""
-    behaviour = spec.get("behaviour", {})
-    assert isinstance(behaviour, dict)
+    behaviour = cast("dict[str, list[str]]", spec.get("behaviour", {}))
     parts = [
         stub("temporal", directory, *behaviour.get("temporal", ())),
         stub("sandbox", directory, *behaviour.get("sandbox", ())),

@@ -3,6 +3,7 @@
 import base64
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 from temporalio.client import WorkflowHistory
@@ -54,10 +55,10 @@ def decoded(value: object) -> str:
     if isinstance(value, dict):
         return " ".join(
             _payload(item) if key == "data" and isinstance(item, str) else decoded(item)
-            for key, item in value.items()
+            for key, item in cast("dict[str, object]", value).items()
         )
     if isinstance(value, list):
-        return " ".join(decoded(item) for item in value)
+        return " ".join(decoded(item) for item in cast("list[object]", value))
     return str(value)
 
 

@@ -42,8 +42,8 @@ class Saga:
     fenced: bool = False
     run: int = 0
     orders: int = 0
-    effects: list[Effect] = field(default_factory=list)
-    attempts: list[Attempt] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list[Effect])
+    attempts: list[Attempt] = field(default_factory=list[Attempt])
 
     # ------------------------------------------------------------ the turn
 

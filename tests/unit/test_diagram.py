@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -57,23 +56,22 @@ def test_every_transition_is_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("said", "instead"),
     [
-        pytest.param(lambda text: text.replace("gate_opened", "gate_shut"), id="another event"),
-        pytest.param(
-            lambda text: text.replace("    prepared --> released: dropped\n", ""), id="an arrow less"
-        ),
-        pytest.param(lambda text: text.replace("aborted --> [*]", "running --> [*]"), id="another end"),
+        pytest.param("gate_opened", "gate_shut", id="another event"),
+        pytest.param("    prepared --> released: dropped\n", "", id="an arrow less"),
+        pytest.param("aborted --> [*]", "running --> [*]", id="another end"),
     ],
 )
 def test_a_diagram_that_is_not_current_is_noticed_and_redrawn(
-    document: Path, change: Callable[[str], str]
+    document: Path, said: str, instead: str
 ) -> None:
     drawn = document.read_text(encoding="utf-8")
-    document.write_text(change(drawn), encoding="utf-8")
+    changed = drawn.replace(said, instead)
+    document.write_text(changed, encoding="utf-8")
 
     assert state_diagram.main(["--check"], document) == 1
-    assert document.read_text(encoding="utf-8") == change(drawn) != drawn
+    assert document.read_text(encoding="utf-8") == changed != drawn
     assert state_diagram.main([], document) == 0
     assert document.read_text(encoding="utf-8") == drawn
 

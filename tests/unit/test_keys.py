@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from itertools import combinations
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from hypothesis import given, settings
@@ -89,10 +89,11 @@ def test_the_order_of_arguments_does_not_change_the_key() -> None:
 @ANY_ARGUMENTS
 @given(json_objects)
 def test_reversing_every_object_does_not_change_the_key(arguments: dict[str, Any]) -> None:
-    def backwards(value: Any) -> Any:
+    def backwards(value: object) -> Any:
         if isinstance(value, dict):
-            return {name: backwards(value[name]) for name in reversed(value)}
-        return [backwards(item) for item in value] if isinstance(value, list) else value
+            members = cast("dict[str, object]", value)
+            return {name: backwards(members[name]) for name in reversed(members)}
+        return [backwards(item) for item in cast("list[object]", value)] if isinstance(value, list) else value
 
     assert key_of(backwards(arguments)) == key_of(arguments)
 

@@ -4,7 +4,7 @@ from turnsaga.store._commits import CommitOutcome
 from turnsaga.store._deployment import EngineName, OpenTurn
 from turnsaga.store._gate import CallContext, Claim, NewEffect, Verdict
 from turnsaga.store._payloads import load_object
-from turnsaga.store._replies import NewCall, NewReply, StepContext
+from turnsaga.store._replies import NewCall, NewReply, StepContext, StoredCall
 from turnsaga.store._rows import EffectRow, TurnRow, brief, plan_row
 from turnsaga.store._settling import UndoOutcome
 from turnsaga.store._turns import NewTurn, Started
@@ -26,6 +26,7 @@ __all__ = [
     "SqlStore",
     "Started",
     "StepContext",
+    "StoredCall",
     "TurnRow",
     "UndoOutcome",
     "Verdict",

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 __all__ = ["MAX_STORED", "dump", "dump_outcome", "load", "load_object"]
 
@@ -46,7 +46,7 @@ def load(encoded: str | None) -> Any:  # noqa: ANN401  # the wire boundary: JSON
 def load_object(encoded: str | None) -> Mapping[str, Any]:
     """Return the JSON object that was stored, empty if there is none."""
     value = load(encoded)
-    return value if isinstance(value, dict) else {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _described(value: object) -> str:

@@ -9,7 +9,7 @@ from sqlalchemy import Row as SqlRow
 
 from turnsaga import settle
 from turnsaga.ledger import IN_DOUBT, OPEN_TURN, State, TurnState
-from turnsaga.models import CallPlan, EffectBrief, EffectRef, EffectView, Settlement
+from turnsaga.models import CallPlan, EffectBrief, EffectRef, EffectView, HeldFor, Settlement
 
 __all__ = [
     "EffectRow",
@@ -101,7 +101,7 @@ class EffectRow:
     state: State
     version: int
     token: int
-    held_for: str | None
+    held_for: HeldFor | None
     error: str | None
     owned: bool
     commit_order: int | None

@@ -214,12 +214,14 @@ def _undecided(unit: TurnUnit) -> tuple[PlannedStep, ...]:
 
 def planned(row: EffectRow, action: settle.Action, *, wait_ms: int = 0) -> PlannedStep:
     """Return one action on an effect in the form that a workflow carries out."""
-    return PlannedStep(
-        action=action.value,
-        effect=row.effect,
-        step=row.step,
-        call=row.call_plan,
-        wait_ms=wait_ms,
+    return PlannedStep.model_validate(
+        {
+            "action": action.value,
+            "effect": row.effect,
+            "step": row.step,
+            "call": row.call_plan,
+            "wait_ms": wait_ms,
+        }
     )
 
 

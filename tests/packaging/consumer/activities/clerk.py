@@ -1,0 +1,84 @@
+"""A model of the desk's own, without any model library: a clerk who lends what the message names."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from temporalio import activity
+
+from turnsaga import SqlStore, Tools, names
+from turnsaga.attempts import heartbeating
+from turnsaga.keys import digest
+from turnsaga.models import StepPlan, StepRef
+from turnsaga.store import NewCall, NewReply, StepContext
+from turnsaga.tool_activities import call_plan
+from turnsaga.tools import parse_arguments
+
+__all__ = ["CHATTING", "TOOL", "Clerk"]
+
+TOOL: Final = "lend_book"
+CHATTING: Final = " and chat"
+"""A message that ends so keeps the clerk talking after the loans, until the turn is stopped."""
+
+
+class Clerk:
+    """Answers ``title, title[ and chat]``: first the loans, then a word."""
+
+    def __init__(self, store: SqlStore, tools: Tools) -> None:
+        self._store = store
+        self._tools = tools
+
+    def all(self) -> Sequence[Callable[..., object]]:
+        """Return the activities, for a worker."""
+        return [self.request]
+
+    @activity.defn(name=names.MODEL_REQUEST)
+    async def request(self, ref: StepRef) -> StepPlan:
+        """Answer once, and return the calls to run; a stored answer is returned as it is."""
+        async with heartbeating():
+            context = await self._store.step_context(ref)
+            if context.fenced:
+                return StepPlan(step=ref.step, fenced=True)
+            if context.stored is None:
+                if not await self._answer(ref, context):
+                    return StepPlan(step=ref.step, fenced=True)
+                context = await self._store.step_context(ref)
+            return self._plan(ref, context)
+
+    async def _answer(self, ref: StepRef, context: StepContext) -> bool:
+        attempt = activity.info().attempt
+        if attempt > 1 and not await self._store.restart_step(ref, attempt):
+            return False
+        titles = context.message.removesuffix(CHATTING).split(", ")
+        if ref.step == 1:
+            text, calls = "One moment.", tuple(self._call(title) for title in titles)
+        else:
+            text, calls = "Here you are.", ()
+            while context.message.endswith(CHATTING):
+                if not await self._store.append_text(ref, "And the weather! "):
+                    return False
+                await asyncio.sleep(0.05)
+        return await self._store.append_text(ref, text) and await self._store.record_reply(
+            ref, NewReply(text=text, finish="stop", input_tokens=0, output_tokens=0, calls=calls)
+        )
+
+    def _call(self, title: str) -> NewCall:
+        arguments = {"title": title}
+        return NewCall(
+            call_id=f"lend-{title}",
+            tool=TOOL,
+            arguments=json.dumps(arguments),
+            kind="effect",
+            digest=digest(arguments),
+        )
+
+    def _plan(self, ref: StepRef, context: StepContext) -> StepPlan:
+        tool = self._tools[TOOL]
+        stored = context.stored or ()
+        waiting = tuple(
+            call_plan(tool, call.index, parse_arguments(tool, call.arguments))
+            for call in stored
+            if not call.answered
+        )
+        return StepPlan(step=ref.step, calls=waiting, answered=len(stored) - len(waiting))
