@@ -6,7 +6,6 @@ change that alters a workflow's commands goes behind ``workflow.patched`` and ad
 
 import asyncio
 import json
-import re
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -136,12 +135,18 @@ async def record(client: Client, folder: Path) -> None:
                     started = await story(turns, sandbox, f"INV-{name}{suffix}")
                     await _closed(turns, started)
                     history = await turns.handle(started).fetch_history()
-                    text = re.sub(
-                        r'"identity": "[^"]*"',
-                        '"identity": "recorded"',
-                        json.dumps(history.to_json_dict(), indent=1),
-                    )
+                    text = json.dumps(_of_no_machine(json.loads(history.to_json())), indent=1)
                     (HISTORIES / f"{name}{suffix}.json").write_text(f"{text}\n", encoding="utf-8")
+
+
+def _of_no_machine(value: object) -> object:
+    """Return a history without what names the machine that recorded it: processes, paths, stack traces."""
+    if isinstance(value, dict):
+        return {
+            key: "recorded" if key in {"identity", "stackTrace"} else _of_no_machine(item)
+            for key, item in value.items()
+        }
+    return [_of_no_machine(item) for item in value] if isinstance(value, list) else value
 
 
 async def _closed(turns: Turns, started: Started) -> None:

@@ -71,4 +71,5 @@ def test_histories_hold_no_arguments_messages_or_credentials() -> None:
         text = decoded(json.loads(path.read_text(encoding="utf-8")))
         for kept_out in ("cus_1", "sk_test", "crm_sandbox", "ada@", "thinking", '"calls":[{"tool"'):
             assert kept_out not in text, f"{kept_out} in {path.name}"
+        assert "site-packages" not in text, f"a path of the machine that recorded {path.name}"
         assert "INV-" in text, "the payloads were decoded"
