@@ -210,11 +210,11 @@ async def test_a_part_that_never_comes_up_ends_the_start_with_the_end_of_its_log
 
 
 async def test_a_part_that_is_not_up_in_time_ends_the_start(tmp_path: Path) -> None:
-    async with stubs(tmp_path, behaviour={"web": ["--never-up"]}, start_s=2) as stack:
+    async with stubs(tmp_path, behaviour={"temporal": ["--never-up"]}, start_s=1) as stack:
         code, said = await stack.end()
 
     assert code == 1
-    assert "web wasn't up after 2 s" in said
+    assert "temporal wasn't up after 1 s" in said
 
 
 async def test_a_part_without_its_program_ends_the_start(tmp_path: Path) -> None:

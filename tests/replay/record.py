@@ -9,6 +9,7 @@ import json
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeAlias, Union
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -34,6 +35,7 @@ HISTORIES = Path(__file__).parent / "histories"
 MONEY = {"customer": "cus_1", "amount": "10.00", "currency": "EUR"}
 THINKING = say(*["thinking "] * 400, delay_ms=50)
 
+Json: TypeAlias = Union[dict[str, "Json"], list["Json"], str, int, float, bool, None]  # noqa: UP007  # recursive
 Story = Callable[[Turns, SandboxProcess, str], Awaitable[Started]]
 
 
@@ -135,11 +137,16 @@ async def record(client: Client, folder: Path) -> None:
                     started = await story(turns, sandbox, f"INV-{name}{suffix}")
                     await _closed(turns, started)
                     history = await turns.handle(started).fetch_history()
-                    text = json.dumps(_of_no_machine(json.loads(history.to_json())), indent=1)
+                    text = json.dumps(_of_no_machine(_parsed(history.to_json())), indent=1)
                     (HISTORIES / f"{name}{suffix}.json").write_text(f"{text}\n", encoding="utf-8")
 
 
-def _of_no_machine(value: object) -> object:
+def _parsed(text: str) -> Json:
+    value: Json = json.loads(text)
+    return value
+
+
+def _of_no_machine(value: Json) -> Json:
     """Return a history without what names the machine that recorded it: processes, paths, stack traces."""
     if isinstance(value, dict):
         return {

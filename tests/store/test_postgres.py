@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.databases import Postgres
-from tests.store.test_ledger_contract import ADA, Clock, Ledger, new_effect, new_turn
+from tests.store.ledgers import ADA, Clock, Ledger, new_effect, new_turn
 from turnsaga.errors import StoreUnavailable
 from turnsaga.models import FenceRequest, StepRef, TurnRef
 from turnsaga.store import SqlStore, Verdict

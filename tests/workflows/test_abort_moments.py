@@ -149,7 +149,7 @@ async def test_commit_in_flight_at_abort_is_waited_for_and_undone(
     turns: Turns, sandbox: SandboxProcess
 ) -> None:
     """The create lands while the abort is settling: never "cancelled, nothing happened"."""
-    record = f"R{next(_ids)}"
+    record = f"RA{next(_ids)}"
     await sandbox.knobs("crm", apply_after_ms=100, latency_ms=1500)
     started = await turns.start(reply(call("create_record", kind="ticket", id=record)))
     await turns.reaches(started, "committing", "create_record")
@@ -173,7 +173,7 @@ async def test_commit_in_flight_at_abort_is_waited_for_and_undone(
 
 
 async def test_what_was_not_reached_at_abort_never_happens(turns: Turns, sandbox: SandboxProcess) -> None:
-    name, record = invoice(), f"R{next(_ids)}"
+    name, record = invoice(), f"RA{next(_ids)}"
     await sandbox.knobs("mail", latency_ms=800)
     started = await turns.start(
         reply(call("send_invoice_email", to="ada@example.com", invoice=name, amount="10.00")),
@@ -197,7 +197,7 @@ async def test_what_was_not_reached_at_abort_never_happens(turns: Turns, sandbox
 async def test_abort_between_tools_undoes_in_reverse_order_of_commit(
     turns: Turns, sandbox: SandboxProcess
 ) -> None:
-    name, record = invoice(), f"R{next(_ids)}"
+    name, record = invoice(), f"RA{next(_ids)}"
     started = await turns.start(
         reply(call("create_record", kind="ticket", id=record, fields={"a": 1})),
         reply(call("update_record", kind="ticket", id=record, fields={"a": 2})),
@@ -271,7 +271,7 @@ async def test_abort_after_the_end_changes_nothing(turns: Turns, sandbox: Sandbo
 async def test_native_cancel_settles_like_an_abort_and_ends_as_cancelled(
     turns: Turns, sandbox: SandboxProcess
 ) -> None:
-    name, record = invoice(), f"R{next(_ids)}"
+    name, record = invoice(), f"RA{next(_ids)}"
     started = await turns.start(
         reply(call("create_record", kind="ticket", id=record)),
         reply(charge(name)),

@@ -1,0 +1,141 @@
+"""Tokens, outcomes and look-ups."""
+
+from datetime import timedelta
+
+import pytest
+
+from tests.store.ledgers import (
+    APPLIED,
+    REFUSED,
+    Ledger,
+)
+from turnsaga.ledger import State
+from turnsaga.store import (
+    CommitOutcome,
+    Verdict,
+)
+
+
+async def test_stale_token_writes_nothing(ledger: Ledger) -> None:
+    ref = await ledger.turn()
+    first = await ledger.claim(ref)
+    second = await ledger.claim(ref)
+    assert first.row is not None
+    assert second.row is not None
+    row = await ledger.store.record_commit(first.row.ref, first.row.token, REFUSED)
+
+    assert second.verdict is Verdict.SEND
+    assert row.state is State.COMMITTING
+    assert row.token == second.row.token
+
+
+async def test_definite_answer_under_a_stale_token_is_evidence_for_an_unknown_row(ledger: Ledger) -> None:
+    ref = await ledger.turn()
+    first = await ledger.claim(ref, keyed=False, max_sends=1)
+    assert first.row is not None
+    await ledger.claim(ref)
+    before = await ledger.state(first.row.ref)
+    row = await ledger.store.record_commit(first.row.ref, first.row.token, APPLIED)
+
+    assert before is State.UNKNOWN
+    assert row.state is State.COMMITTED
+
+
+@pytest.mark.parametrize("later", [0, 16])
+async def test_not_applied_settles_only_if_no_other_attempt_passed_the_gate(
+    ledger: Ledger, later: float
+) -> None:
+    """Past the landing window the first request can't land any more; it may have landed before."""
+    ref = await ledger.turn()
+    await ledger.claim(ref, can_look_up=False)
+    second = await ledger.claim(ref)
+    assert second.row is not None
+    ledger.clock.pass_(later)
+    row = await ledger.store.record_commit(second.row.ref, second.row.token, REFUSED)
+
+    assert row.state is State.UNKNOWN
+
+    ref = await ledger.turn()
+    only = await ledger.claim(ref)
+    assert only.row is not None
+    row = await ledger.store.record_commit(only.row.ref, only.row.token, REFUSED)
+
+    assert row.state is State.FAILED
+
+
+async def test_once_is_never_claimed_a_second_time(ledger: Ledger) -> None:
+    ref = await ledger.turn()
+    first = await ledger.claim(ref, keyed=False, max_sends=1)
+    second = await ledger.claim(ref)
+
+    assert (first.verdict, second.verdict) == (Verdict.SEND, Verdict.STORED)
+    assert second.row is not None
+    assert second.row.state is State.UNKNOWN
+
+
+async def test_keyed_claims_end_with_the_budget_and_with_the_key_s_life(ledger: Ledger) -> None:
+    ref = await ledger.turn()
+    verdicts = [(await ledger.claim(ref)).verdict for _ in range(4)]
+    late = await ledger.turn()
+    await ledger.claim(late, key_life_ms=60_000)
+    ledger.clock.pass_(50)
+    too_late = await ledger.claim(late)
+
+    assert verdicts == [Verdict.SEND, Verdict.SEND, Verdict.SEND, Verdict.STORED]
+    assert too_late.verdict is Verdict.STORED, "it could land after the key is forgotten"
+
+
+async def test_irreversible_effect_isn_t_sent_again_after_the_fence(ledger: Ledger) -> None:
+    for reversible, look_up, verdict in (
+        (False, False, Verdict.STORED),
+        (True, True, Verdict.STORED),
+        (True, False, Verdict.SEND),
+    ):
+        ref = await ledger.turn()
+        await ledger.claim(ref, reversible=reversible, can_look_up=look_up)
+        await ledger.fence(ref)
+
+        assert (await ledger.claim(ref)).verdict is verdict, (reversible, look_up)
+
+
+async def test_not_found_settles_only_after_the_landing_window(ledger: Ledger) -> None:
+    ref = await ledger.turn()
+    claim = await ledger.claim(ref, keyed=False, max_sends=1)
+    assert claim.row is not None
+    effect = claim.row.ref
+    row = await ledger.store.begin_lookup(effect)
+    early = await ledger.store.record_lookup(effect, row.token, None, asked_at=ledger.clock.now)
+    ledger.clock.pass_(15.001)
+    stale_question = await ledger.store.record_lookup(
+        effect, row.token, None, asked_at=ledger.clock.now - timedelta(seconds=1)
+    )
+    late = await ledger.store.record_lookup(effect, row.token, None, asked_at=ledger.clock.now)
+
+    assert early.state is State.UNKNOWN
+    assert stale_question.state is State.UNKNOWN, "asked before the window was over"
+    assert late.state is State.FAILED
+
+
+async def test_look_up_takes_the_claim_away(ledger: Ledger) -> None:
+    ref = await ledger.turn()
+    claim = await ledger.claim(ref)
+    assert claim.row is not None
+    await ledger.store.begin_lookup(claim.row.ref)
+    row = await ledger.store.record_commit(claim.row.ref, claim.row.token, REFUSED)
+
+    assert row.state is State.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "result", ["\x00", "\ud800", "😀", object(), {"x": object()}, "y" * 3_000_000, {1: 2}, float("nan"), None]
+)
+async def test_storing_an_outcome_can_t_fail_on_its_content(ledger: Ledger, result: object) -> None:
+    ref = await ledger.turn()
+    claim = await ledger.claim(ref)
+    assert claim.row is not None
+    row = await ledger.store.record_commit(
+        claim.row.ref, claim.row.token, CommitOutcome(applied=True, receipt={"r": result}, result=result)
+    )
+
+    assert row.state is State.COMMITTED
+    assert len(row.result or "") < 300_000

@@ -1,0 +1,102 @@
+"""Settling: release, undo, and what is followed afterwards."""
+
+import pytest
+
+from tests.store.ledgers import (
+    ADA,
+    APPLIED,
+    Ledger,
+)
+from turnsaga.errors import (
+    IllegalTransition,
+)
+from turnsaga.ledger import State, TurnState
+from turnsaga.models import EffectRef
+from turnsaga.store import (
+    UndoOutcome,
+)
+
+
+async def test_settling_releases_undoes_in_reverse_and_closes_the_turn(ledger: Ledger) -> None:
+    ref = await ledger.turn(calls=3)
+    effects = [await ledger.commit(ref, index) for index in range(2)]
+    await ledger.fence(ref)
+    undone = []
+    while True:
+        answer = await ledger.store.next_steps(ref)
+        if answer.settled:
+            break
+        [step] = answer.steps
+        assert step.action == "undo"
+        row, may = await ledger.store.claim_undo(
+            EffectRef(tenant=ref.tenant, turn=ref.turn, effect=step.effect)
+        )
+        assert may
+        await ledger.store.record_undo(row.ref, row.token, UndoOutcome(undone=True, evidence={"e": 1}))
+        undone.append(step.effect)
+
+    assert undone == [effects[1].effect, effects[0].effect]
+    assert (await ledger.store.turn_view(ADA, ref.turn)).state is TurnState.ABORTED
+    assert (await ledger.kinds(ref))[-1] == "turn_settled"
+
+
+async def test_turn_that_runs_can_t_be_settled(ledger: Ledger) -> None:
+    ref = await ledger.turn()
+
+    with pytest.raises(IllegalTransition):
+        await ledger.store.next_steps(ref)
+
+
+async def test_undo_isn_t_claimed_on_a_turn_that_runs_or_beside_doubt(ledger: Ledger) -> None:
+    ref = await ledger.turn(calls=2)
+    effect = await ledger.commit(ref, 0)
+    _, while_running = await ledger.store.claim_undo(effect)
+    await ledger.claim(ref, 1)
+    await ledger.fence(ref)
+    _, beside_doubt = await ledger.store.claim_undo(effect)
+
+    assert (while_running, beside_doubt) == (False, False)
+    assert await ledger.state(effect) is State.COMMITTED
+
+
+async def test_undo_that_died_before_its_claim_ends_by_way_of_one(ledger: Ledger) -> None:
+    ref = await ledger.turn()
+    effect = await ledger.commit(ref)
+    await ledger.fence(ref)
+    answer = await ledger.store.next_steps(ref, given_up=[effect.effect])
+    kinds = await ledger.kinds(ref)
+
+    assert answer.settled
+    assert await ledger.state(effect) is State.COMPENSATION_FAILED
+    assert kinds[-3:] == ["tool_compensating", "tool_attention", "turn_settled"]
+
+
+async def test_undo_whose_key_dies_with_it_waits_until_no_request_can_land(ledger: Ledger) -> None:
+    ref = await ledger.turn()
+    await ledger.claim(ref, key_dies_with_undo=True)
+    second = await ledger.claim(ref)
+    assert second.row is not None
+    await ledger.store.record_commit(second.row.ref, second.row.token, APPLIED)
+    await ledger.fence(ref)
+    early = await ledger.store.next_steps(ref)
+    ledger.clock.pass_(16)
+    late = await ledger.store.next_steps(ref)
+
+    assert [step.action for step in early.steps] == ["wait"]
+    assert 0 < early.steps[0].wait_ms <= 15_001
+    assert [step.action for step in late.steps] == ["undo"]
+
+
+async def test_late_evidence_in_a_settled_turn_puts_it_on_the_sweeper_s_list(ledger: Ledger) -> None:
+    ref = await ledger.turn()
+    claim = await ledger.claim(ref, keyed=False, can_look_up=False, max_sends=1)
+    assert claim.row is not None
+    await ledger.fence(ref)
+    settled = await ledger.store.next_steps(ref)
+    await ledger.store.record_commit(claim.row.ref, claim.row.token, APPLIED)
+    listed = await ledger.store.turns_to_sweep(before=ledger.clock.now, limit=10)
+    again = await ledger.store.next_steps(ref)
+
+    assert settled.settled, "it is shown as open, and doesn't hold up the rest"
+    assert [(turn.ref, turn.ended) for turn in listed] == [(ref, True)]
+    assert [step.action for step in again.steps] == ["undo"]
