@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 from pydantic import ValidationError
 
+from activities.settings import VendorSettings
 from turnsaga.errors import TurnSagaError
 from workers.run import run as run_worker
 from workers.settings import WorkerSettings
@@ -19,12 +20,12 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 def run() -> None:
     """Run one worker, configured by the environment, until it is told to stop."""
     try:
-        settings = WorkerSettings()
+        settings, vendors = WorkerSettings(), VendorSettings()
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         _fail(f"TURNSAGA_{str(first['loc'][0]).upper()}: {first['msg']}")
     try:
-        code = asyncio.run(run_worker(settings))
+        code = asyncio.run(run_worker(settings, vendors))
     except TurnSagaError as error:
         _fail(str(error))
     raise typer.Exit(code)

@@ -22,7 +22,7 @@ __all__ = ["run"]
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-async def run(settings: WorkerSettings) -> int:
+async def run(settings: WorkerSettings, vendors: VendorSettings) -> int:
     """Work until SIGTERM or SIGINT, then let the calls in flight end. Returns the exit code.
 
     A shutdown is never an abort: what isn't finished is taken up by another worker.
@@ -34,7 +34,7 @@ async def run(settings: WorkerSettings) -> int:
         loop.add_signal_handler(number, stop.set)
     store = SqlStore(settings.database)
     stopping = asyncio.create_task(stop.wait())
-    async with deployment_tools(VendorSettings()) as tools:
+    async with deployment_tools(vendors) as tools:
         client = await _unless(stopping, _ready(store, settings, tools))
         if client is not None:
             await _work(build_worker(client, store, settings, tools=tools), settings, stop)

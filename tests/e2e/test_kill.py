@@ -221,3 +221,47 @@ async def test_ledger_that_is_away_is_waited_for_and_nothing_is_lost(
     assert view.state is TurnState.COMPLETED
     await turns.must_agree(await truth_of(sandbox), started)
     assert [true.applied for true in (await truth_of(sandbox)).effects] == [1]
+
+
+async def test_worker_waits_for_a_temporal_that_is_away_and_says_so(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    env = {
+        **os.environ,
+        "TEMPORAL_ADDRESS": "127.0.0.1:1",
+        "TURNSAGA_DATABASE": f"sqlite:///{tmp_path / 'ledger.db'}",
+    }
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "workers", "run", cwd=REPOSITORY, env=env, stdout=output, stderr=output
+        )
+    await eventually(lambda: b"temporal.unavailable" in log.read_bytes(), what="a word about Temporal")
+    waits = process.returncode is None
+    process.send_signal(signal.SIGTERM)
+
+    assert waits
+    assert await asyncio.wait_for(process.wait(), 15) == 0
+    assert "127.0.0.1:1" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("TURNSAGA_DATABASE", "mysql://host/name", "'mysql' isn't supported"),
+        ("TURNSAGA_DRAIN_S", "soon", "TURNSAGA_DRAIN_S"),
+        ("TURNSAGA_SMTP_PORT", "0", "TURNSAGA_SMTP_PORT"),
+        ("TURNSAGA_ENV", "staging", "TURNSAGA_ENV"),
+    ],
+)
+async def test_worker_that_can_t_be_run_like_this_says_so_in_one_line(
+    variable: str, value: str, said: str
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "workers", "run",
+        cwd=REPOSITORY, env={**os.environ, variable: value},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, errors = await asyncio.wait_for(process.communicate(), 30)
+
+    assert process.returncode == 2
+    assert said in errors.decode()
+    assert len(errors.decode().splitlines()) == 1
