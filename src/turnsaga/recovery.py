@@ -22,6 +22,7 @@ from temporalio.client import (
     ScheduleOverlapPolicy,
     SchedulePolicy,
     ScheduleSpec,
+    ScheduleUpdate,
     WorkflowExecutionStatus,
 )
 from temporalio.common import RetryPolicy, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
@@ -37,7 +38,6 @@ from turnsaga.store import EngineName, OpenTurn, SqlStore
 __all__ = ["RecoverTurn", "RecoveryActivities", "Sweep", "SweepReport", "ensure_sweeper"]
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-_SCHEDULE: Final = "turnsaga-sweep"
 _GRACE: Final = timedelta(seconds=5)
 _BATCH: Final = 500
 
@@ -168,13 +168,20 @@ class RecoveryActivities:
 
 
 async def ensure_sweeper(client: Client, *, task_queue: str, every: timedelta) -> None:
-    """Create the schedule of the sweeper unless it is there."""
+    """Have the sweeper run on this task queue at this interval, and once now.
+
+    A schedule that is there already takes the new interval. Each task queue has its own, so that two
+    deployments in one namespace don't take each other's.
+    """
+    name = f"{task_queue}-sweep"
     schedule = Schedule(
-        action=ScheduleActionStartWorkflow(names.SWEEP, id="turnsaga-sweep", task_queue=task_queue),
+        action=ScheduleActionStartWorkflow(names.SWEEP, id=name, task_queue=task_queue),
         spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)]),
         policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP),
     )
     try:
-        await client.create_schedule(_SCHEDULE, schedule, trigger_immediately=True)
+        await client.create_schedule(name, schedule, trigger_immediately=True)
     except ScheduleAlreadyRunningError:
-        await client.get_schedule_handle(_SCHEDULE).trigger()
+        handle = client.get_schedule_handle(name)
+        await handle.update(lambda _: ScheduleUpdate(schedule=schedule))
+        await handle.trigger()

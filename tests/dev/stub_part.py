@@ -1,26 +1,13 @@
-"""Stands in for a part: touches a file when it is up, notes its end, and misbehaves as asked."""
+"""Stands in for a part: touches a file when it is up, notes its end, and misbehaves as asked.
+
+Imports the standard library alone, since every test starts five of it.
+"""
 
 import argparse
 import signal
 import subprocess
 import sys
 from pathlib import Path
-
-from workers._parts import FileProbe, Part, Probe
-
-
-def stub(
-    name: str, directory: Path, *behaviour: str, probe: Probe | None = None, log: str | None = None
-) -> Part:
-    """Return a part that runs this module; ``behaviour`` are its flags."""
-    up = directory / "up" / (log or name)
-    return Part(
-        name=name,
-        argv=(sys.executable, "-m", "tests.dev.stub_part", name, str(directory), str(up), *behaviour),
-        env={},
-        probe=probe or FileProbe(up),
-        log=log or name,
-    )
 
 
 def main() -> None:

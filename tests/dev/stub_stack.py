@@ -8,11 +8,23 @@ from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
-from tests.dev.stub_part import stub
-from workers._parts import Limits
+from workers._parts import FileProbe, Limits, Part
 from workers._stack import Addresses, Port, Stack, run_stack
 
 ROOT = Path(__file__).resolve().parents[2]
+STUB = Path(__file__).with_name("stub_part.py")
+
+
+def stub(name: str, directory: Path, *behaviour: str, log: str | None = None) -> Part:
+    """Return a part that runs ``stub_part.py``; ``behaviour`` are its flags."""
+    up = directory / "up" / (log or name)
+    return Part(
+        name=name,
+        argv=(sys.executable, "-I", "-S", str(STUB), name, str(directory), str(up), *behaviour),
+        env={},
+        probe=FileProbe(up),
+        log=log or name,
+    )
 
 
 def build(directory: Path, spec: dict[str, object]) -> Stack:

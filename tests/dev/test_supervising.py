@@ -246,5 +246,5 @@ async def test_a_long_log_is_put_aside_at_the_start(tmp_path: Path) -> None:
         await stack.ready()
 
     assert (logs / "web.log.1").stat().st_size > 10 * 1024 * 1024
-    assert "tests.dev.stub_part web" in (logs / "web.log").read_text()
+    assert "stub_part.py web" in (logs / "web.log").read_text()
     assert (logs / "sandbox.log").read_text().startswith("from before\n--- ")

@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 from tests.stack import WHO, SandboxProcess, Turns, call, eventually, reply, say, turns_over
 from turnsaga import names
 from turnsaga.ledger import TurnState
-from turnsaga.recovery import RecoveryActivities
+from turnsaga.recovery import RecoveryActivities, ensure_sweeper
 from turnsaga.store import EngineName, SqlStore
 from turnsaga.testing import FakeSystem, Truth
 
@@ -181,6 +181,19 @@ async def test_effect_in_doubt_is_asked_about_after_its_turn_and_undone_when_it_
     assert handed_over.effects[0].needs_attention
     assert truth_then.effects[0].standing == 1
     assert system.truth().effects[0].standing == 0
+
+
+async def test_sweeper_s_schedule_is_its_queue_s_own_and_takes_a_new_interval(client: Client) -> None:
+    for queue, seconds in (("sweep-a", 60), ("sweep-b", 60), ("sweep-a", 15)):
+        await ensure_sweeper(client, task_queue=queue, every=timedelta(seconds=seconds))
+    found = {}
+    for queue in ("sweep-a", "sweep-b"):
+        handle = client.get_schedule_handle(f"{queue}-sweep")
+        description = await handle.describe()
+        found[queue] = [interval.every for interval in description.schedule.spec.intervals]
+        await handle.delete()
+
+    assert found == {"sweep-a": [timedelta(seconds=15)], "sweep-b": [timedelta(seconds=60)]}
 
 
 async def test_sweeper_stops_at_a_temporal_that_isn_t_the_ledger_s(client: Client, tmp_path: Path) -> None:
