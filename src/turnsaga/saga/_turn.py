@@ -7,7 +7,7 @@ remembers. So a second abort, a replay, an eviction or a dead worker change noth
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -90,7 +90,7 @@ class TurnSaga:
 
         A completed turn stays completed: only what became of its effects in doubt is found out.
         """
-        state = await self._settle(ask_again=True)
+        state, _ = await self._outlast(self._settle(ask_again=True))
         return TurnResult(turn=self._start.turn, state=state)
 
     async def run(self, forward: Callable[["TurnSaga"], Awaitable[None]]) -> TurnResult:
@@ -101,24 +101,28 @@ class TurnSaga:
         Raises:
             ApplicationError: of type ``TurnFailed``: the turn failed, and is settled.
         """
-        life = asyncio.create_task(self._live(forward))
-        cancelled = False
-        while not life.done():
-            try:
-                await workflow.wait_condition(life.done)
-            except asyncio.CancelledError:
-                reason = workflow.cancellation_reason()
-                if reason is None or life.cancelled():
-                    raise  # the run is evicted from this worker's cache, nobody asked for a cancel
-                cancelled = True
-                self._end("abort", "cancel", reason or "cancelled in Temporal")
-        state = life.result()
+        state, cancelled = await self._outlast(self._live(forward))
         if state is TurnState.FAILED:
             reason = (self._stop.reason if self._stop else None) or "the turn failed"
             raise ApplicationError(reason, type=TURN_FAILED, non_retryable=True)
         if cancelled and state is TurnState.ABORTED:
             raise asyncio.CancelledError
         return TurnResult(turn=self._start.turn, state=state)
+
+    async def _outlast(self, life: Coroutine[Any, Any, TurnState]) -> tuple[TurnState, bool]:
+        """Live to the end whatever cancels this run; tell whether something did."""
+        task = asyncio.create_task(life)
+        cancelled = False
+        while not task.done():
+            try:
+                await workflow.wait_condition(task.done)
+            except asyncio.CancelledError:
+                reason = workflow.cancellation_reason()
+                if reason is None or task.cancelled():
+                    raise  # the run is evicted from this worker's cache, nobody asked for a cancel
+                cancelled = True
+                self._end("abort", "cancel", reason or "cancelled in Temporal")
+        return task.result(), cancelled
 
     # What the way forward is made of
 
