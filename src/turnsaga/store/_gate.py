@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
 
 from turnsaga import settle
 from turnsaga.errors import NotFound
@@ -21,9 +21,75 @@ from turnsaga.store import schema
 from turnsaga.store._payloads import dump, load, load_object
 from turnsaga.store._postgres import lock_names
 from turnsaga.store._rows import EffectRow, effect_row, plan_row
+from turnsaga.store._statements import CALL, matches
 from turnsaga.store._unit import TurnUnit
+from turnsaga.store.schema import safe_text
 
 __all__ = ["CallContext", "Claim", "NewEffect", "Verdict", "call_context", "claim_commit"]
+
+
+_calls, _effects, _turns, _resources = schema.calls, schema.effects, schema.turns, schema.resources
+_CONTEXT: Final = (
+    select(
+        _turns.c.user, _turns.c.conversation, _turns.c.nonce, _turns.c.policies, _turns.c.fence,
+        _calls.c.tool, _calls.c.arguments, _calls.c.occurrence, _calls.c.digest, _calls.c.effect, _calls.c.result,
+    )
+    .select_from(_calls.join(_turns, (_turns.c.tenant == _calls.c.tenant) & (_turns.c.turn == _calls.c.turn)))
+    .where(CALL)
+)  # fmt: skip
+_LINK: Final = select(_calls.c.effect, _calls.c.repeated).where(CALL)
+_SET_LINK: Final = update(_calls).where(CALL)
+_BY_KEY: Final = select(_effects).where(matches(_effects.c.tenant, _effects.c.key))
+_INSERT: Final = insert(_effects)
+_LAST_EPOCH: Final = select(func.max(_resources.c.epoch)).where(
+    matches(_resources.c.tenant, _resources.c.system, _resources.c.resource)
+)
+_RESOURCES: Final = select(_resources.c.resource).where(matches(_resources.c.tenant, _resources.c.effect))
+_SAME_IDENTITY: Final = (
+    select(_effects.c.title)
+    .where(
+        matches(_effects.c.tenant, _effects.c.system, _effects.c.identity)
+        & (_effects.c.effect != bindparam("effect_is"))
+        & _effects.c.state.in_(BLOCKS_IDENTITY)
+    )
+    .limit(1)
+)
+
+
+def _earlier_on_resource() -> Select[tuple[str]]:
+    mine, other, effect, turn = _resources, _resources.alias(), _effects, _turns
+    return (
+        select(effect.c.title)
+        .select_from(
+            mine.join(
+                other,
+                (other.c.tenant == mine.c.tenant)
+                & (other.c.system == mine.c.system)
+                & (other.c.resource == mine.c.resource)
+                & (other.c.epoch < mine.c.epoch)
+                & (other.c.effect != mine.c.effect),
+            )
+            .join(effect, (effect.c.tenant == other.c.tenant) & (effect.c.effect == other.c.effect))
+            .join(turn, (turn.c.tenant == other.c.tenant) & (turn.c.turn == other.c.turn))
+        )
+        .where(
+            matches(mine.c.tenant, mine.c.effect)
+            & (
+                ((other.c.turn == bindparam("turn_is")) & effect.c.state.in_(IN_DOUBT | {State.PREPARED}))
+                | (
+                    (other.c.turn != bindparam("turn_is"))
+                    & (
+                        effect.c.state.not_in(CLOSED)
+                        | ((effect.c.state == State.COMMITTED) & turn.c.state.in_(OPEN_TURN))
+                    )
+                )
+            )
+        )
+        .limit(1)
+    )
+
+
+_EARLIER_ON_RESOURCE: Final = _earlier_on_resource()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,15 +163,7 @@ def call_context(connection: Connection, ref: CallRef) -> CallContext:
     Raises:
         NotFound: the turn has no such call.
     """
-    call, turn = schema.calls, schema.turns
-    row = connection.execute(
-        select(
-            turn.c.user, turn.c.conversation, turn.c.nonce, turn.c.policies, turn.c.fence,
-            call.c.tool, call.c.arguments, call.c.occurrence, call.c.digest, call.c.effect, call.c.result,
-        )
-        .select_from(call.join(turn, (turn.c.tenant == call.c.tenant) & (turn.c.turn == call.c.turn)))
-        .where(_is_call(ref))
-    ).one_or_none()  # fmt: skip
+    row = connection.execute(_CONTEXT, _named(ref)).one_or_none()
     if row is None:
         raise NotFound("call", f"{ref.turn}/{ref.step}/{ref.index}")
     return CallContext(
@@ -150,87 +208,78 @@ def claim_commit(connection: Connection, ref: CallRef, new: NewEffect | None, *,
     return Claim(Verdict.STORED, row)
 
 
-def _is_call(ref: CallRef) -> ColumnElement[bool]:
-    call = schema.calls
-    return (
-        (call.c.tenant == ref.tenant)
-        & (call.c.turn == ref.turn)
-        & (call.c.step == ref.step)
-        & (call.c.index == ref.index)
-    )
+def _named(ref: CallRef) -> dict[str, Any]:
+    return {"tenant_is": ref.tenant, "turn_is": ref.turn, "step_is": ref.step, "index_is": ref.index}
 
 
 def _linked(unit: TurnUnit, ref: CallRef) -> tuple[EffectRow, bool] | None:
-    row = unit.connection.execute(
-        select(schema.calls.c.effect, schema.calls.c.repeated).where(_is_call(ref))
-    ).one()
+    row = unit.connection.execute(_LINK, _named(ref)).one()
     return None if row.effect is None else (unit.effect(row.effect), row.repeated)
 
 
 def _prepared(unit: TurnUnit, ref: CallRef, new: NewEffect) -> tuple[EffectRow, bool]:
-    table = schema.effects
-    present = unit.connection.execute(
-        select(table).where((table.c.tenant == ref.tenant) & (table.c.key == new.key))
-    ).one_or_none()
+    present = unit.connection.execute(_BY_KEY, {"tenant_is": ref.tenant, "key_is": new.key}).one_or_none()
     repeated = present is not None
     row = effect_row(present) if present is not None else _inserted(unit, ref, new)
-    unit.connection.execute(
-        update(schema.calls).where(_is_call(ref)).values(effect=row.effect, repeated=repeated)
-    )
+    unit.connection.execute(_SET_LINK, {**_named(ref), "effect": row.effect, "repeated": repeated})
     return row, repeated
 
 
 def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect) -> EffectRow:
     turn = unit.turn
     effect = effect_id(turn=turn.turn, key=new.key)
-    inserted = unit.connection.execute(
-        insert(schema.effects)
-        .values(
-            tenant=turn.tenant,
-            effect=effect,
-            turn=turn.turn,
-            user=turn.user,
-            conversation=turn.conversation,
-            seq=turn.next_seq,
-            step=ref.step,
-            call=ref.index,
-            tool=new.tool,
-            system=new.system,
-            identity=new.identity,
-            arguments=dump(dict(new.arguments)),
-            arguments_digest=new.arguments_digest,
-            occurrence=new.occurrence,
-            key=new.key,
-            undo_key=undo_key(new.key),
-            request=dump(dict(new.request)),
-            plan=new.plan.model_dump_json(),
-            policy=new.policy,
-            reversible=new.reversible,
-            keyed=new.keyed,
-            can_look_up=new.can_look_up,
-            key_dies_with_undo=new.key_dies_with_undo,
-            undo_keyed=new.undo_keyed,
-            key_life_ms=new.key_life_ms,
-            send_by_ms=new.send_by_ms,
-            landing_ms=new.landing_ms,
-            max_sends=new.max_sends,
-            max_undo_sends=new.max_undo_sends,
-            title=new.title,
-            no_undo_reason=new.no_undo_reason,
-            state=State.PREPARED,
-            version=1,
-            token=0,
-            owned=False,
-            sends=0,
-            answers=0,
-            undo_sends=0,
-            undo_refusals=0,
-            prepared_at=unit.now,
-            at=unit.now,
-        )
-        .returning(schema.effects)
+    row = EffectRow(
+        tenant=turn.tenant,
+        effect=effect,
+        turn=turn.turn,
+        user=turn.user,
+        conversation=turn.conversation,
+        seq=turn.next_seq,
+        step=ref.step,
+        call=ref.index,
+        tool=new.tool,
+        system=new.system,
+        identity=safe_text(new.identity),
+        arguments=dump(dict(new.arguments)),
+        arguments_digest=new.arguments_digest,
+        occurrence=new.occurrence,
+        key=new.key,
+        undo_key=undo_key(new.key),
+        request=dump(dict(new.request)),
+        plan=new.plan.model_dump_json(),
+        policy=new.policy,
+        reversible=new.reversible,
+        keyed=new.keyed,
+        can_look_up=new.can_look_up,
+        key_dies_with_undo=new.key_dies_with_undo,
+        undo_keyed=new.undo_keyed,
+        key_life_ms=new.key_life_ms,
+        send_by_ms=new.send_by_ms,
+        landing_ms=new.landing_ms,
+        max_sends=new.max_sends,
+        max_undo_sends=new.max_undo_sends,
+        title=safe_text(new.title) or "",
+        no_undo_reason=safe_text(new.no_undo_reason),
+        state=State.PREPARED,
+        version=1,
+        token=0,
+        owned=False,
+        sends=0,
+        answers=0,
+        undo_sends=0,
+        undo_refusals=0,
+        prepared_at=unit.now,
+        at=unit.now,
+        receipt=None,
+        result=None,
+        evidence=None,
+        held_for=None,
+        error=None,
+        commit_order=None,
+        first_claim_at=None,
+        send_by=None,
     )
-    row = effect_row(inserted.one())
+    unit.connection.execute(_INSERT, vars(row))
     unit.set_turn(next_seq=turn.next_seq + 1)
     # Epochs are counted, and other turns' effects looked at, by one transaction at a time.
     lock_names(unit.connection, [_resource_lock(turn.tenant, new.system, name) for name in new.resources])
@@ -241,14 +290,11 @@ def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect) -> EffectRow:
 
 
 def _enqueue(unit: TurnUnit, system: str, resource: str, effect: str) -> None:
-    table = schema.resources
     last = unit.connection.execute(
-        select(func.max(table.c.epoch)).where(
-            (table.c.tenant == unit.turn.tenant) & (table.c.system == system) & (table.c.resource == resource)
-        )
+        _LAST_EPOCH, {"tenant_is": unit.turn.tenant, "system_is": system, "resource_is": resource}
     ).scalar_one()
     unit.connection.execute(
-        insert(table).values(
+        insert(_resources).values(
             tenant=unit.turn.tenant,
             system=system,
             resource=resource,
@@ -296,10 +342,7 @@ def _claimed(unit: TurnUnit, row: EffectRow, event: Event) -> EffectRow:
 
 def _locks(unit: TurnUnit, row: EffectRow) -> list[str]:
     """Return the names under which no other turn may pass its gate at the same time."""
-    table = schema.resources
-    names = unit.connection.execute(
-        select(table.c.resource).where((table.c.tenant == row.tenant) & (table.c.effect == row.effect))
-    ).scalars()
+    names = unit.connection.execute(_RESOURCES, {"tenant_is": row.tenant, "effect_is": row.effect}).scalars()
     locks = [_resource_lock(row.tenant, row.system, name) for name in names]
     if row.identity is not None:
         locks.append(f"identity/{row.tenant}/{row.system}/{row.identity}")
@@ -314,17 +357,14 @@ def _identity_blocker(unit: TurnUnit, row: EffectRow) -> str | None:
     """Return another effect on the same business identity that isn't settled."""
     if row.identity is None:
         return None
-    table = schema.effects
     return unit.connection.execute(
-        select(table.c.title)
-        .where(
-            (table.c.tenant == row.tenant)
-            & (table.c.system == row.system)
-            & (table.c.identity == row.identity)
-            & (table.c.effect != row.effect)
-            & table.c.state.in_(BLOCKS_IDENTITY)
-        )
-        .limit(1)
+        _SAME_IDENTITY,
+        {
+            "tenant_is": row.tenant,
+            "system_is": row.system,
+            "identity_is": row.identity,
+            "effect_is": row.effect,
+        },
     ).scalar_one_or_none()
 
 
@@ -334,34 +374,6 @@ def _resource_blocker(unit: TurnUnit, row: EffectRow) -> str | None:
     An earlier turn's effect is done with when its turn has ended, not when its row is committed: an
     abort would undo it over what this one writes.
     """
-    mine, other, effect, turn = schema.resources, schema.resources.alias(), schema.effects, schema.turns
     return unit.connection.execute(
-        select(effect.c.title)
-        .select_from(
-            mine.join(
-                other,
-                (other.c.tenant == mine.c.tenant)
-                & (other.c.system == mine.c.system)
-                & (other.c.resource == mine.c.resource)
-                & (other.c.epoch < mine.c.epoch)
-                & (other.c.effect != mine.c.effect),
-            )
-            .join(effect, (effect.c.tenant == other.c.tenant) & (effect.c.effect == other.c.effect))
-            .join(turn, (turn.c.tenant == other.c.tenant) & (turn.c.turn == other.c.turn))
-        )
-        .where(
-            (mine.c.tenant == row.tenant)
-            & (mine.c.effect == row.effect)
-            & (
-                ((other.c.turn == row.turn) & effect.c.state.in_(IN_DOUBT | {State.PREPARED}))
-                | (
-                    (other.c.turn != row.turn)
-                    & (
-                        effect.c.state.not_in(CLOSED)
-                        | ((effect.c.state == State.COMMITTED) & turn.c.state.in_(OPEN_TURN))
-                    )
-                )
-            )
-        )
-        .limit(1)
+        _EARLIER_ON_RESOURCE, {"tenant_is": row.tenant, "turn_is": row.turn, "effect_is": row.effect}
     ).scalar_one_or_none()

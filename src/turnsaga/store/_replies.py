@@ -3,14 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, Final
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from turnsaga.ledger import State, TurnState
 from turnsaga.models import CallRef, StepRef, TurnRef
 from turnsaga.store import schema
 from turnsaga.store._payloads import dump, dump_outcome, load, load_object
 from turnsaga.store._rows import EffectRow, TurnRow, effect_row, turn_row
+from turnsaga.store._statements import CALL, TURN, matches
 from turnsaga.store._unit import TurnUnit
 from turnsaga.transcript import PastCall, PastStep, PastTurn, effect_result, notice
 
@@ -25,6 +27,53 @@ __all__ = [
     "restart_step",
     "step_context",
 ]
+
+
+_turns, _steps, _calls, _effects = schema.turns, schema.steps, schema.calls, schema.effects
+_STEP: Final = select(_steps.c.step).where(matches(_steps.c.tenant, _steps.c.turn, _steps.c.step))
+_ADD_STEP: Final = insert(_steps)
+_ADD_CALLS: Final = insert(_calls)
+_SET_RESULT: Final = update(_calls).where(CALL & _calls.c.result.is_(None))
+_SAME_CALLS: Final = select(func.count()).where(
+    matches(_calls.c.tenant, _calls.c.turn, _calls.c.tool, _calls.c.digest)
+)
+_CALLS_OF_STEP: Final = (
+    select(_calls, _calls.c.index.label("call"))
+    .where(matches(_calls.c.tenant, _calls.c.turn, _calls.c.step))
+    .order_by(_calls.c.index)
+)
+_CONVERSATION: Final = (
+    select(_turns)
+    .where(
+        matches(_turns.c.tenant, _turns.c.user, _turns.c.conversation)
+        & (_turns.c.position <= bindparam("up_to"))
+    )
+    .order_by(_turns.c.position)
+)
+_EFFECTS_OF_TURNS: Final = select(_effects).where(
+    matches(_effects.c.tenant) & _effects.c.turn.in_(bindparam("turns", expanding=True))
+)
+_CALLS_OF_TURNS: Final = (
+    select(_calls)
+    .where(matches(_calls.c.tenant) & _calls.c.turn.in_(bindparam("turns", expanding=True)))
+    .order_by(_calls.c.turn, _calls.c.step, _calls.c.index)
+)
+_STEPS_OF_TURNS: Final = (
+    select(_steps)
+    .where(matches(_steps.c.tenant) & _steps.c.turn.in_(bindparam("turns", expanding=True)))
+    .order_by(_steps.c.turn, _steps.c.step)
+)
+_TO_NOTICE: Final = (
+    select(_effects)
+    .where(
+        matches(_effects.c.tenant, _effects.c.user)
+        & (_effects.c.turn != bindparam("turn_is"))
+        & _effects.c.acknowledged_at.is_(None)
+        & _effects.c.state.in_([State.STANDING, State.UNKNOWN, State.ACCEPTED, State.COMPENSATION_FAILED])
+    )
+    .order_by(_effects.c.at)
+    .limit(50)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +130,7 @@ def step_context(connection: Connection, ref: StepRef) -> StepContext:
     ``history`` holds the conversation's earlier turns and, last, this one as far as it has come.
     """
     turn = _turn(connection, ref)
-    stored = connection.execute(
-        select(schema.steps.c.step).where(
-            (schema.steps.c.tenant == ref.tenant)
-            & (schema.steps.c.turn == ref.turn)
-            & (schema.steps.c.step == ref.step)
-        )
-    ).one_or_none()
+    stored = connection.execute(_STEP, _step(ref)).one_or_none()
     return StepContext(
         fenced=turn.fenced or turn.state is not TurnState.RUNNING,
         message=load(turn.message),
@@ -126,28 +169,24 @@ def record_reply(connection: Connection, ref: StepRef, reply: NewReply, *, now: 
     unit = TurnUnit.hold_running(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
     if unit is None:
         return False
-    table = schema.steps
-    present = connection.execute(
-        select(table.c.step).where(
-            (table.c.tenant == ref.tenant) & (table.c.turn == ref.turn) & (table.c.step == ref.step)
-        )
-    ).one_or_none()
+    present = connection.execute(_STEP, _step(ref)).one_or_none()
     if present is not None:
         return True
     connection.execute(
-        insert(table).values(
-            tenant=ref.tenant,
-            turn=ref.turn,
-            step=ref.step,
-            text=dump(reply.text),
-            finish=reply.finish,
-            input_tokens=reply.input_tokens,
-            output_tokens=reply.output_tokens,
-            at=now,
-        )
+        _ADD_STEP,
+        {
+            "tenant": ref.tenant,
+            "turn": ref.turn,
+            "step": ref.step,
+            "text": dump(reply.text),
+            "finish": reply.finish,
+            "input_tokens": reply.input_tokens,
+            "output_tokens": reply.output_tokens,
+            "at": now,
+        },
     )
-    for index, call in enumerate(reply.calls):
-        _insert_call(connection, ref, index, call)
+    if reply.calls:
+        connection.execute(_ADD_CALLS, _call_rows(connection, ref, reply.calls))
     return True
 
 
@@ -156,68 +195,60 @@ def record_result(
 ) -> None:
     """Store the result of a call that has no effect; the first one stays."""
     TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
-    table = schema.calls
-    connection.execute(
-        update(table)
-        .where(
-            (table.c.tenant == ref.tenant)
-            & (table.c.turn == ref.turn)
-            & (table.c.step == ref.step)
-            & (table.c.index == ref.index)
-            & table.c.result.is_(None)
-        )
-        .values(result=dump_outcome(result), is_error=is_error)
-    )
+    named = {**_step(ref), "index_is": ref.index}
+    connection.execute(_SET_RESULT, {**named, "result": dump_outcome(result), "is_error": is_error})
 
 
-def _insert_call(connection: Connection, ref: StepRef, index: int, call: NewCall) -> None:
-    table = schema.calls
-    occurrence = 1
-    if call.repeatable:
-        # Counted over the calls as they are stored, in their order, so that it doesn't depend on which
-        # of two parallel calls comes first.
-        occurrence += connection.execute(
-            select(func.count()).where(
-                (table.c.tenant == ref.tenant)
-                & (table.c.turn == ref.turn)
-                & (table.c.tool == dump(call.tool))
-                & (table.c.digest == call.digest)
-            )
-        ).scalar_one()
-    connection.execute(
-        insert(table).values(
-            tenant=ref.tenant,
-            turn=ref.turn,
-            step=ref.step,
-            index=index,
-            call_id=dump(call.call_id),
-            tool=dump(call.tool),
-            arguments=dump(call.arguments),
-            kind=call.kind,
-            digest=call.digest,
-            occurrence=occurrence,
-            result=None if call.result is None else dump_outcome(call.result),
-            is_error=call.result is not None,
+def _call_rows(connection: Connection, ref: StepRef, calls: Sequence[NewCall]) -> list[dict[str, Any]]:
+    # Occurrences are counted over the calls as they are stored, in their order, so that it doesn't depend
+    # on which of two parallel calls comes first.
+    seen: dict[tuple[str, str | None], int] = {}
+    rows: list[dict[str, Any]] = []
+    for index, call in enumerate(calls):
+        occurrence = 1
+        if call.repeatable:
+            same = (call.tool, call.digest)
+            if same not in seen:
+                seen[same] = connection.execute(
+                    _SAME_CALLS,
+                    {
+                        "tenant_is": ref.tenant,
+                        "turn_is": ref.turn,
+                        "tool_is": dump(call.tool),
+                        "digest_is": call.digest,
+                    },
+                ).scalar_one()
+            seen[same] += 1
+            occurrence = seen[same]
+        rows.append(
+            {
+                "tenant": ref.tenant,
+                "turn": ref.turn,
+                "step": ref.step,
+                "index": index,
+                "call_id": dump(call.call_id),
+                "tool": dump(call.tool),
+                "arguments": dump(call.arguments),
+                "kind": call.kind,
+                "digest": call.digest,
+                "occurrence": occurrence,
+                "result": None if call.result is None else dump_outcome(call.result),
+                "is_error": call.result is not None,
+            }
         )
-    )
+    return rows
+
+
+def _step(ref: StepRef | CallRef) -> dict[str, Any]:
+    return {"tenant_is": ref.tenant, "turn_is": ref.turn, "step_is": ref.step}
 
 
 def _turn(connection: Connection, ref: StepRef) -> TurnRow:
-    table = schema.turns
-    return turn_row(
-        connection.execute(
-            select(table).where((table.c.tenant == ref.tenant) & (table.c.turn == ref.turn))
-        ).one()
-    )
+    return turn_row(connection.execute(TURN, {"tenant_is": ref.tenant, "turn_is": ref.turn}).one())
 
 
 def _stored_calls(connection: Connection, ref: StepRef) -> tuple[StoredCall, ...]:
-    table = schema.calls
-    rows = connection.execute(
-        select(table, table.c.index.label("call"))
-        .where((table.c.tenant == ref.tenant) & (table.c.turn == ref.turn) & (table.c.step == ref.step))
-        .order_by(table.c.index)
-    )
+    rows = connection.execute(_CALLS_OF_STEP, _step(ref))
     return tuple(
         StoredCall(
             row.call,
@@ -231,36 +262,20 @@ def _stored_calls(connection: Connection, ref: StepRef) -> tuple[StoredCall, ...
 
 
 def _history(connection: Connection, turn: TurnRow) -> tuple[PastTurn, ...]:
-    table, steps, calls, effects = schema.turns, schema.steps, schema.calls, schema.effects
-    turns = [
-        turn_row(row)
-        for row in connection.execute(
-            select(table)
-            .where(
-                (table.c.tenant == turn.tenant)
-                & (table.c.user == turn.user)
-                & (table.c.conversation == turn.conversation)
-                & (table.c.position <= turn.position)
-            )
-            .order_by(table.c.position)
-        )
-    ]
-    ids = [row.turn for row in turns]
+    conversation = {
+        "tenant_is": turn.tenant,
+        "user_is": turn.user,
+        "conversation_is": turn.conversation,
+        "up_to": turn.position,
+    }
+    turns = [turn_row(row) for row in connection.execute(_CONVERSATION, conversation)]
+    these = {"tenant_is": turn.tenant, "turns": [row.turn for row in turns]}
     rows = {
         row.effect: row
-        for row in (
-            effect_row(found)
-            for found in connection.execute(
-                select(effects).where((effects.c.tenant == turn.tenant) & effects.c.turn.in_(ids))
-            )
-        )
+        for row in (effect_row(found) for found in connection.execute(_EFFECTS_OF_TURNS, these))
     }
     by_step: dict[tuple[str, int], list[PastCall]] = {}
-    for call in connection.execute(
-        select(calls)
-        .where((calls.c.tenant == turn.tenant) & calls.c.turn.in_(ids))
-        .order_by(calls.c.turn, calls.c.step, calls.c.index)
-    ):
+    for call in connection.execute(_CALLS_OF_TURNS, these):
         text, is_error = _call_result(
             call.result, rows.get(call.effect), is_error=call.is_error, repeated=call.repeated
         )
@@ -268,11 +283,7 @@ def _history(connection: Connection, turn: TurnRow) -> tuple[PastTurn, ...]:
             PastCall(load(call.call_id), load(call.tool), load(call.arguments), text, is_error)
         )
     by_turn: dict[str, list[PastStep]] = {}
-    for step in connection.execute(
-        select(steps)
-        .where((steps.c.tenant == turn.tenant) & steps.c.turn.in_(ids))
-        .order_by(steps.c.turn, steps.c.step)
-    ):
+    for step in connection.execute(_STEPS_OF_TURNS, these):
         by_turn.setdefault(step.turn, []).append(
             PastStep(load(step.text), tuple(by_step.get((step.turn, step.step), ())))
         )
@@ -305,18 +316,8 @@ def _text(value: object) -> str:
 
 
 def _notices(connection: Connection, turn: TurnRow) -> tuple[str, ...]:
-    table = schema.effects
     rows = connection.execute(
-        select(table)
-        .where(
-            (table.c.tenant == turn.tenant)
-            & (table.c.user == turn.user)
-            & (table.c.turn != turn.turn)
-            & table.c.acknowledged_at.is_(None)
-            & table.c.state.in_([State.STANDING, State.UNKNOWN, State.ACCEPTED, State.COMPENSATION_FAILED])
-        )
-        .order_by(table.c.at)
-        .limit(50)
+        _TO_NOTICE, {"tenant_is": turn.tenant, "user_is": turn.user, "turn_is": turn.turn}
     )
     found: Sequence[EffectRow] = [effect_row(row) for row in rows]
     return tuple(notice(row.title, row.state, row.error or row.no_undo_reason) for row in found)

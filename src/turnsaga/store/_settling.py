@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from turnsaga import settle
 from turnsaga.errors import IllegalTransition
 from turnsaga.ledger import IN_DOUBT, OPEN_TURN, Event, State, TurnEventName, TurnState
 from turnsaga.models import EffectRef, NextSteps, TurnRef
-from turnsaga.store import schema
 from turnsaga.store._handing import CANT_BE_ASKED, hand_over_row
 from turnsaga.store._payloads import dump_outcome
 from turnsaga.store._rows import EffectRow, brief, effect_row, plan_row
+from turnsaga.store._statements import EFFECTS_OF_TURN
 from turnsaga.store._turns import emit_settled, planned
 from turnsaga.store._unit import TurnUnit
 
@@ -74,14 +74,9 @@ def next_steps(
 
 def owned_steps(connection: Connection, ref: TurnRef) -> NextSteps:
     """Return look-ups of effects that were handed over in doubt: they go on being asked about."""
-    table = schema.effects
     rows = [
         effect_row(row)
-        for row in connection.execute(
-            select(table)
-            .where((table.c.tenant == ref.tenant) & (table.c.turn == ref.turn))
-            .order_by(table.c.seq)
-        )
+        for row in connection.execute(EFFECTS_OF_TURN, {"tenant_is": ref.tenant, "turn_is": ref.turn})
     ]
     askable = [row for row in rows if row.state is State.UNKNOWN and row.owned and row.can_look_up]
     return NextSteps(

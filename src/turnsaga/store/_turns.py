@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -14,7 +15,8 @@ from turnsaga.models import FenceAnswer, FenceRequest, NextSteps, PlannedStep, P
 from turnsaga.store import schema
 from turnsaga.store._handing import CANT_BE_ASKED, hand_over_row
 from turnsaga.store._payloads import dump
-from turnsaga.store._rows import EffectRow, brief, plan_row, settlement, turn_row
+from turnsaga.store._rows import EffectRow, TurnRow, brief, plan_row, settlement, turn_row
+from turnsaga.store._statements import TURN, matches
 from turnsaga.store._unit import TurnUnit
 
 __all__ = [
@@ -28,6 +30,20 @@ __all__ = [
     "start",
     "undecided",
 ]
+
+
+_turns, _conversations = schema.turns, schema.conversations
+_OPEN: Final = select(_turns.c.turn).where(
+    matches(_turns.c.tenant, _turns.c.user, _turns.c.conversation) & _turns.c.state.in_(OPEN_TURN)
+)
+_ADD_TURN: Final = insert(_turns)
+_NEXT_POSITION: Final = (
+    update(_conversations)
+    .where(matches(_conversations.c.tenant, _conversations.c.user, _conversations.c.conversation))
+    .values(turns=_conversations.c.turns + 1)
+    .returning(_conversations.c.turns)
+)
+_ADD_CONVERSATION: Final = insert(_conversations)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,48 +93,59 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
             "policies": dict(new.policies),
         }
     )
-    table = schema.turns
     ref = TurnRef(tenant=who.tenant, turn=turn)
-    present = connection.execute(
-        select(table).where((table.c.tenant == who.tenant) & (table.c.turn == turn))
-    ).one_or_none()
+    present = connection.execute(TURN, {"tenant_is": who.tenant, "turn_is": turn}).one_or_none()
     if present is not None:
         row = turn_row(present)
         if row.start_digest != body:
             raise StartConflict(turn)
         return Started(ref, row.conversation, row.state, created=False, deadline_ms=row.deadline_ms)
-    position = _next_position(connection, who, new.conversation, now)
-    busy = connection.execute(
-        select(table.c.turn).where(
-            (table.c.tenant == who.tenant)
-            & (table.c.user == who.user)
-            & (table.c.conversation == new.conversation)
-            & table.c.state.in_(OPEN_TURN)
+    mine = {"tenant_is": who.tenant, "user_is": who.user, "conversation_is": new.conversation}
+    position = connection.execute(_NEXT_POSITION, mine).scalar_one_or_none()
+    if position is None:
+        position = 1
+        connection.execute(
+            _ADD_CONVERSATION,
+            {
+                "tenant": who.tenant,
+                "user": who.user,
+                "conversation": new.conversation,
+                "created_at": now,
+                "turns": 1,
+            },
         )
-    ).scalar_one_or_none()
+    busy = connection.execute(_OPEN, mine).scalar_one_or_none()
     if busy is not None:
         raise TurnInProgress(busy)
-    connection.execute(
-        insert(table).values(
-            tenant=who.tenant,
-            turn=turn,
-            user=who.user,
-            conversation=new.conversation,
-            position=position,
-            start_digest=body,
-            state=TurnState.RUNNING,
-            nonce=new.nonce,
-            message=dump(new.message),
-            model=new.model,
-            policies=dump(dict(new.policies)),
-            deadline_ms=new.deadline_ms,
-            next_event=1,
-            next_order=1,
-            next_seq=1,
-            created_at=now,
-        )
+    row = TurnRow(
+        tenant=who.tenant,
+        turn=turn,
+        user=who.user,
+        conversation=new.conversation,
+        position=position,
+        start_digest=body,
+        state=TurnState.RUNNING,
+        nonce=new.nonce,
+        message=dump(new.message),
+        model=new.model,
+        policies=dump(dict(new.policies)),
+        deadline_ms=new.deadline_ms,
+        fence=None,
+        fence_cause=None,
+        fence_via=None,
+        fence_by=None,
+        seen=None,
+        reason=None,
+        next_event=1,
+        next_order=1,
+        next_seq=1,
+        follow=False,
+        created_at=now,
+        begun_at=None,
+        ended_at=None,
     )
-    unit = TurnUnit.hold(connection, ref, now)
+    connection.execute(_ADD_TURN, vars(row))
+    unit = TurnUnit(connection, row, now)
     unit.emit("turn_started", {"turn": turn, "conversation": new.conversation, "state": TurnState.RUNNING})
     return Started(ref, new.conversation, TurnState.RUNNING, created=True, deadline_ms=new.deadline_ms)
 
@@ -237,21 +264,3 @@ def emit_settled(unit: TurnUnit, rows: tuple[EffectRow, ...]) -> None:
             "settlement": None if result is None else result.model_dump(mode="json"),
         },
     )
-
-
-def _next_position(connection: Connection, who: Principal, conversation: str, now: datetime) -> int:
-    table = schema.conversations
-    mine = (
-        (table.c.tenant == who.tenant) & (table.c.user == who.user) & (table.c.conversation == conversation)
-    )
-    taken = connection.execute(
-        update(table).where(mine).values(turns=table.c.turns + 1).returning(table.c.turns)
-    ).scalar_one_or_none()
-    if taken is not None:
-        return int(taken)
-    connection.execute(
-        insert(table).values(
-            tenant=who.tenant, user=who.user, conversation=conversation, created_at=now, turns=1
-        )
-    )
-    return 1

@@ -10,7 +10,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Self
 
-from sqlalchemy import ColumnElement, Connection, insert, select, update
+from sqlalchemy import Connection, Update, insert, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from turnsaga.errors import NotFound, StaleWrite
 from turnsaga.ledger import IN_DOUBT, Event, State, TurnEventName, TurnState, advance, advance_turn
@@ -19,6 +20,8 @@ from turnsaga.store import schema
 from turnsaga.store._payloads import dump
 from turnsaga.store._postgres import notify
 from turnsaga.store._rows import EffectRow, TurnRow, effect_row, turn_row, view
+from turnsaga.store._statements import EFFECT, EFFECTS_OF_TURN, matches
+from turnsaga.store.schema import SAFE_TEXTS, safe_text
 
 __all__ = ["TurnUnit", "flush", "forget"]
 
@@ -28,6 +31,22 @@ _KINDS: Final[Mapping[State, str]] = {state: f"tool_{state.value}" for state in 
 
 
 _UNITS: Final = "turnsaga_units"
+
+_turns, _effects = schema.turns, schema.effects
+# Lock, condition and row in one statement; the number is left as it is.
+_TAKE: Final = (
+    update(_turns)
+    .where(matches(_turns.c.tenant, _turns.c.turn))
+    .values(next_event=_turns.c.next_event)
+    .returning(_turns)
+)
+_TAKE_RUNNING: Final = _TAKE.where(_turns.c.fence.is_(None) & (_turns.c.state == TurnState.RUNNING))
+_SET_TURN: Final = update(_turns).where(matches(_turns.c.tenant, _turns.c.turn))
+_MOVE: Final = update(_effects).where(
+    matches(_effects.c.tenant, _effects.c.effect, _effects.c.state, _effects.c.version, _effects.c.token)
+)
+_NOTE: Final = update(_effects).where(matches(_effects.c.tenant, _effects.c.effect, _effects.c.version))
+_EVENT: Final = insert(schema.turn_events)
 
 
 def flush(connection: Connection) -> None:
@@ -59,7 +78,7 @@ class TurnUnit:
         Raises:
             NotFound: there is no such turn.
         """
-        row = _take(connection, _named(ref))
+        row = _take(connection, _TAKE, ref)
         if row is None:
             raise NotFound("turn", ref.turn)
         return cls(connection, row, now)
@@ -67,17 +86,13 @@ class TurnUnit:
     @classmethod
     def hold_running(cls, connection: Connection, ref: TurnRef, now: datetime) -> Self | None:
         """Take the turn's row if it runs and isn't fenced: the condition and the lock are one statement."""
-        table = schema.turns
-        row = _take(connection, _named(ref) & table.c.fence.is_(None) & (table.c.state == TurnState.RUNNING))
+        row = _take(connection, _TAKE_RUNNING, ref)
         return None if row is None else cls(connection, row, now)
 
     def effects(self) -> tuple[EffectRow, ...]:
         """Return the turn's effects in the order in which they were prepared."""
-        table = schema.effects
         rows = self.connection.execute(
-            select(table)
-            .where((table.c.tenant == self.turn.tenant) & (table.c.turn == self.turn.turn))
-            .order_by(table.c.seq)
+            EFFECTS_OF_TURN, {"tenant_is": self.turn.tenant, "turn_is": self.turn.turn}
         )
         return tuple(effect_row(row) for row in rows)
 
@@ -87,13 +102,8 @@ class TurnUnit:
         Raises:
             NotFound: the turn has no such effect.
         """
-        table = schema.effects
         row = self.connection.execute(
-            select(table).where(
-                (table.c.tenant == self.turn.tenant)
-                & (table.c.effect == effect)
-                & (table.c.turn == self.turn.turn)
-            )
+            EFFECT, {"tenant_is": self.turn.tenant, "turn_is": self.turn.turn, "effect_is": effect}
         ).one_or_none()
         if row is None:
             raise NotFound("effect", effect)
@@ -108,24 +118,10 @@ class TurnUnit:
             IllegalTransition: the table has no such pair.
             StaleWrite: the row has moved since it was read.
         """
-        table = schema.effects
         state = advance(row.state, event)
-        moved = self.connection.execute(
-            update(table)
-            .where(
-                (table.c.tenant == row.tenant)
-                & (table.c.effect == row.effect)
-                & (table.c.state == row.state)
-                & (table.c.version == row.version)
-                & (table.c.token == row.token)
-            )
-            # Acknowledged is what was seen, and it has moved since.
-            .values(state=state, version=row.version + 1, at=self.now, acknowledged_at=None, **changes)
-            .returning(table)
-        ).one_or_none()
-        if moved is None:
-            raise StaleWrite(row.effect, row.token)
-        new = effect_row(moved)
+        where = {"state_is": row.state, "version_is": row.version, "token_is": row.token}
+        # Acknowledged is what was seen, and it has moved since.
+        new = self._changed(_MOVE, row, where, state=state, acknowledged_at=None, **changes)
         self._follow(new)
         if not quiet:
             attention = event is Event.HANDED_OVER
@@ -147,22 +143,22 @@ class TurnUnit:
         Raises:
             StaleWrite: the row has moved since it was read.
         """
-        table = schema.effects
-        moved = self.connection.execute(
-            update(table)
-            .where(
-                (table.c.tenant == row.tenant)
-                & (table.c.effect == row.effect)
-                & (table.c.version == row.version)
-            )
-            .values(version=row.version + 1, at=self.now, **changes)
-            .returning(table)
-        ).one_or_none()
-        if moved is None:
-            raise StaleWrite(row.effect, row.token)
-        new = effect_row(moved)
+        new = self._changed(_NOTE, row, {"version_is": row.version}, **changes)
         self.emit(kind, view(new).model_dump(mode="json"))
         return new
+
+    def _changed(
+        self, statement: Update, row: EffectRow, where: Mapping[str, Any], **changes: Any
+    ) -> EffectRow:
+        """Change a row that is as it was read, and return it as the database now has it."""
+        for name in SAFE_TEXTS & changes.keys():
+            changes[name] = safe_text(changes[name])
+        changes |= {"version": row.version + 1, "at": self.now}
+        named = {"tenant_is": row.tenant, "effect_is": row.effect, **where}
+        if self.connection.execute(statement, {**named, **changes}).rowcount != 1:
+            raise StaleWrite(row.effect, row.token)
+        changes.pop("acknowledged_at", None)
+        return replace(row, **changes)
 
     def announce(self, row: EffectRow) -> None:
         """Write the event of an effect that has just been inserted."""
@@ -203,25 +199,14 @@ class TurnUnit:
         self.set_turn(next_event=number + 1)
 
     def _flush(self) -> None:
-        table = schema.turns
         if self._changes:
-            self.connection.execute(
-                update(table)
-                .where((table.c.tenant == self.turn.tenant) & (table.c.turn == self.turn.turn))
-                .values(**self._changes)
-            )
+            named = {"tenant_is": self.turn.tenant, "turn_is": self.turn.turn}
+            self.connection.execute(_SET_TURN, {**named, **self._changes})
         if self._events:
-            self.connection.execute(insert(schema.turn_events), self._events)
+            self.connection.execute(_EVENT, self._events)
             notify(self.connection, self.turn.turn)
 
 
-def _named(ref: TurnRef) -> ColumnElement[bool]:
-    table = schema.turns
-    return (table.c.tenant == ref.tenant) & (table.c.turn == ref.turn)
-
-
-def _take(connection: Connection, condition: ColumnElement[bool]) -> TurnRow | None:
-    table = schema.turns
-    statement = update(table).where(condition).values(next_event=table.c.next_event).returning(table)
-    row = connection.execute(statement).one_or_none()
+def _take(connection: Connection, statement: ReturningUpdate[Any], ref: TurnRef) -> TurnRow | None:
+    row = connection.execute(statement, {"tenant_is": ref.tenant, "turn_is": ref.turn}).one_or_none()
     return None if row is None else turn_row(row)

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, select, update
 
 from turnsaga.errors import NotFound
 from turnsaga.ledger import OPEN_TURN, State
@@ -11,6 +12,7 @@ from turnsaga.models import EffectRef, EffectView, Principal, TurnEvent, TurnRef
 from turnsaga.store import schema
 from turnsaga.store._payloads import load_object
 from turnsaga.store._rows import EffectRow, TurnRow, effect_row, settlement, turn_row, view
+from turnsaga.store._statements import EFFECT, EFFECTS_OF_TURN, matches
 
 __all__ = [
     "EventPage",
@@ -26,6 +28,19 @@ __all__ = [
     "turn_ref",
     "turn_view",
 ]
+
+
+_turns, _events = schema.turns, schema.turn_events
+_OWN_TURN: Final = select(_turns).where(matches(_turns.c.tenant, _turns.c.turn, _turns.c.user))
+_OPEN: Final = select(_turns.c.turn).where(
+    matches(_turns.c.tenant, _turns.c.user, _turns.c.conversation) & _turns.c.state.in_(OPEN_TURN)
+)
+_PAGE: Final = (
+    select(_events)
+    .where(matches(_events.c.tenant, _events.c.turn) & (_events.c.number > bindparam("after")))
+    .order_by(_events.c.number)
+    .limit(bindparam("most"))
+)
 
 
 @dataclass(frozen=True)
@@ -57,36 +72,22 @@ def turn_view(connection: Connection, who: Principal, turn: str) -> TurnView:
         NotFound: there is no such turn, or it is somebody else's.
     """
     row = _turn(connection, who, turn)
-    table = schema.effects
-    rows = [
-        effect_row(found)
-        for found in connection.execute(
-            select(table)
-            .where((table.c.tenant == row.tenant) & (table.c.turn == row.turn))
-            .order_by(table.c.seq)
-        )
-    ]
+    found = connection.execute(EFFECTS_OF_TURN, {"tenant_is": row.tenant, "turn_is": row.turn})
+    rows = [effect_row(one) for one in found]
     return TurnView(
         turn=row.turn,
         conversation=row.conversation,
         state=row.state,
         reason=row.reason,
-        effects=tuple(view(found) for found in rows),
+        effects=tuple(view(one) for one in rows),
         settlement=settlement(row, rows),
     )
 
 
 def active_turn(connection: Connection, who: Principal, conversation: str) -> str | None:
     """Return the turn of a conversation that hasn't ended, if there is one."""
-    table = schema.turns
-    return connection.execute(
-        select(table.c.turn).where(
-            (table.c.tenant == who.tenant)
-            & (table.c.user == who.user)
-            & (table.c.conversation == conversation)
-            & table.c.state.in_(OPEN_TURN)
-        )
-    ).scalar_one_or_none()
+    mine = {"tenant_is": who.tenant, "user_is": who.user, "conversation_is": conversation}
+    return connection.execute(_OPEN, mine).scalar_one_or_none()
 
 
 def latest_turn(connection: Connection, who: Principal, conversation: str) -> str | None:
@@ -111,12 +112,8 @@ def event_page(connection: Connection, who: Principal, turn: str, *, after: int,
         NotFound: there is no such turn, or it is somebody else's.
     """
     row = _turn(connection, who, turn)
-    table = schema.turn_events
     found = connection.execute(
-        select(table)
-        .where((table.c.tenant == row.tenant) & (table.c.turn == row.turn) & (table.c.number > after))
-        .order_by(table.c.number)
-        .limit(limit)
+        _PAGE, {"tenant_is": row.tenant, "turn_is": row.turn, "after": after, "most": limit}
     )
     events = tuple(
         TurnEvent(
@@ -187,11 +184,8 @@ def load_effect(connection: Connection, ref: EffectRef) -> EffectRow:
     Raises:
         NotFound: there is no such effect.
     """
-    table = schema.effects
     row = connection.execute(
-        select(table).where(
-            (table.c.tenant == ref.tenant) & (table.c.effect == ref.effect) & (table.c.turn == ref.turn)
-        )
+        EFFECT, {"tenant_is": ref.tenant, "turn_is": ref.turn, "effect_is": ref.effect}
     ).one_or_none()
     if row is None:
         raise NotFound("effect", ref.effect)
@@ -199,11 +193,8 @@ def load_effect(connection: Connection, ref: EffectRef) -> EffectRow:
 
 
 def _turn(connection: Connection, who: Principal, turn: str) -> TurnRow:
-    table = schema.turns
     row = connection.execute(
-        select(table).where(
-            (table.c.tenant == who.tenant) & (table.c.turn == turn) & (table.c.user == who.user)
-        )
+        _OWN_TURN, {"tenant_is": who.tenant, "turn_is": turn, "user_is": who.user}
     ).one_or_none()
     if row is None:
         raise NotFound("turn", turn)

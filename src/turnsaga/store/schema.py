@@ -26,6 +26,7 @@ from sqlalchemy import (
 __all__ = [
     "EPOCH",
     "MAX_TEXT",
+    "SAFE_TEXTS",
     "Instant",
     "SafeText",
     "calls",
@@ -34,6 +35,7 @@ __all__ = [
     "engine",
     "metadata",
     "resources",
+    "safe_text",
     "steps",
     "tools",
     "turn_events",
@@ -72,10 +74,15 @@ class SafeText(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Any) -> str | None:  # noqa: ANN401, ARG002
         """Return the text that is stored."""
-        if value is None:
-            return None
-        whole = value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-        return whole if len(whole) <= MAX_TEXT else f"{whole[: MAX_TEXT - 1]}…"
+        return safe_text(value)
+
+
+def safe_text(value: str | None) -> str | None:
+    """Return a text as ``SafeText`` stores it."""
+    if value is None:
+        return None
+    whole = value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    return whole if len(whole) <= MAX_TEXT else f"{whole[: MAX_TEXT - 1]}…"
 
 
 metadata = MetaData(
@@ -288,6 +295,9 @@ effects = Table(
         postgresql_where=text("state IN ('standing', 'unknown', 'accepted', 'compensation_failed')"),
     ),
 )
+
+SAFE_TEXTS: Final = frozenset(column.name for column in effects.columns if isinstance(column.type, SafeText))
+"""Columns of an effect whose text is stored as ``safe_text`` returns it."""
 
 resources = Table(
     "resources",
