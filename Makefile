@@ -6,12 +6,12 @@ BIN := .venv/bin
 # Written last, so that an interrupted set-up is done again.
 INSTALLED := .venv/installed
 
-SOURCES := src workflows activities workers web sandbox tests docs/_tools
+SOURCES := src workflows activities workers web sandbox tests benchmarks docs/_tools
 # Those that fail fast come first; a folder that isn't named here comes last.
 FIRST := $(wildcard $(addprefix tests/,unit model store sandbox web replay workflows e2e dev))
 REST := $(filter-out $(FIRST),$(patsubst %/,%,$(dir $(sort $(wildcard tests/*/test_*.py)))))
 
-.PHONY: .venv demo dev test lint format diagrams clean
+.PHONY: .venv bench demo dev test lint format diagrams clean
 .DELETE_ON_ERROR:
 
 # The environment alone; every other target sets it up by itself.
@@ -37,6 +37,10 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+# JSON lines; about a quarter of an hour on two cores. `python -m benchmarks table FILE` makes the tables in docs of them.
+bench: $(INSTALLED)
+	@for part in compare effects turns ledger; do $(BIN)/python -m benchmarks $$part || exit 1; done
 
 diagrams: $(INSTALLED)
 	$(BIN)/python docs/_tools/state_diagram.py

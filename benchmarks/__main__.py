@@ -1,44 +1,91 @@
-"""``python -m benchmarks``."""
+"""``python -m benchmarks``: JSON lines on stdout; ``table`` makes the page in docs of them."""
 
 import asyncio
 import json
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from benchmarks.compare import compare
-from benchmarks.rig import SIDES, rig
+from benchmarks.compare import compare as compare_sides
+from benchmarks.growth import with_effects, with_ledger, with_turns
+from benchmarks.rig import SIDES, Rig, rig
+from benchmarks.table import write_tables
+
+Lines = list[dict[str, Any]]
+_LEDGERS: Final = ("sqlite", "postgres")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.callback()
-def benchmarks() -> None:
-    """Measure turnsaga."""
-
-
-@app.command(name="compare")
-def compare_command(
-    at_once: Annotated[list[int], typer.Option()] = [1, 16],  # noqa: B006  # typer copies it
-    turns: int = 48,
-    rounds: int = 3,
-    sides: Annotated[list[str], typer.Option()] = list(SIDES),  # noqa: B008  # as above
+@app.command()
+def compare(
+    at_once: Annotated[str, typer.Option(help="numbers of turns at once")] = "1,16",
+    turns: Annotated[int, typer.Option(help="turns a side and round")] = 48,
+    rounds: int = 4,
+    sides: str = ",".join(SIDES),
 ) -> None:
     """The same turns as a bare Temporal saga and as turnsaga turns, alternating."""
+    chosen = tuple(sides.split(","))
 
-    async def run() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            async with rig(Path(folder), sides=tuple(sides)) as running:
-                for number in at_once:
-                    _tell(await compare(running, sides, at_once=number, turns=turns, rounds=rounds))
+    async def run(running: Rig) -> None:
+        for number in _numbers(at_once):
+            _tell(await compare_sides(running, chosen, at_once=number, turns=turns, rounds=rounds))
 
-    asyncio.run(run())
+    _with_rig(run, chosen)
 
 
-def _tell(lines: list[dict[str, Any]]) -> None:
+@app.command()
+def effects(counts: str = "1,10,100,1000", sides: str = "bare,sqlite,postgres") -> None:
+    """More and more effects in one turn."""
+    _grow(with_effects, counts, sides)
+
+
+@app.command()
+def turns(counts: str = "1,16,64,256", sides: str = "bare,sqlite,postgres") -> None:
+    """More and more turns at once."""
+    _grow(with_turns, counts, sides)
+
+
+@app.command()
+def ledger(counts: str = "10000,100000,1000000", sides: str = ",".join(_LEDGERS)) -> None:
+    """A larger and larger ledger."""
+    _grow(with_ledger, counts, sides)
+
+
+@app.command()
+def table(lines: Annotated[Path, typer.Argument(help="what the other commands printed")]) -> None:
+    """Put these figures into docs/benchmarks.md."""
+    write_tables([json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()])
+
+
+def _grow(measure: Callable[[Rig, str, list[int]], Awaitable[Lines]], counts: str, sides: str) -> None:
+    chosen = tuple(sides.split(","))
+
+    async def run(running: Rig) -> None:
+        for side in chosen:
+            _tell(await measure(running, side, _numbers(counts)))
+
+    _with_rig(run, chosen)
+
+
+def _with_rig(run: Callable[[Rig], Awaitable[None]], sides: tuple[str, ...]) -> None:
+    async def started() -> None:
+        with tempfile.TemporaryDirectory(prefix="turnsaga-bench-") as folder:
+            async with rig(Path(folder), sides=sides) as running:
+                await run(running)
+
+    asyncio.run(started())
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def _tell(lines: Lines) -> None:
     for line in lines:
         sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()

@@ -12,7 +12,14 @@ from temporalio.common import RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
     from pydantic_ai.direct import model_request_stream
-    from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolCallPart, UserPromptPart
+    from pydantic_ai.messages import (
+        ModelMessage,
+        ModelRequest,
+        ModelResponse,
+        TextPart,
+        ToolCallPart,
+        UserPromptPart,
+    )
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.tools import ToolDefinition
 
@@ -31,7 +38,7 @@ _TOOL = ToolDefinition(
 @activity.defn(name="bare.model")
 async def ask(asked: Asked) -> list[Booked]:
     """Ask the model, stream its reply to nobody, and return its calls."""
-    messages = [ModelRequest([UserPromptPart(asked.message)])]
+    messages: list[ModelMessage] = [ModelRequest([UserPromptPart(asked.message)])]
     if asked.results:
         messages += [ModelResponse([TextPart("Booked")]), ModelRequest([UserPromptPart(asked.results)])]
     parameters = ModelRequestParameters(function_tools=[_TOOL])

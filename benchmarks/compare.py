@@ -24,35 +24,35 @@ async def compare(
             await batch(rig, name, side, at_once=at_once, turns=min(turns, 2 * at_once), effects=effects)
         for number, order in enumerate(_orders(sides, rounds), 1):
             for name in order:
-                line = await batch(
-                    rig, name, opened[name], at_once=at_once, turns=turns, effects=effects
-                )
+                line = await batch(rig, name, opened[name], at_once=at_once, turns=turns, effects=effects)
                 lines.append({"bench": "compare", "round": number, **line})
     return lines
 
 
 def _orders(sides: Sequence[str], rounds: int) -> Iterator[tuple[str, ...]]:
-    # Each side goes first as often as the others: what grows meanwhile (Temporal's store) is the same for all.
+    # Each side goes first as often as the others: what grows meanwhile is the same for all.
     for number in range(rounds):
         turn = number % len(sides)
         yield (*sides[turn:], *sides[:turn])
 
 
-async def batch(
-    rig: Rig, name: str, side: Side, *, at_once: int, turns: int, effects: int
-) -> dict[str, Any]:
+async def batch(rig: Rig, name: str, side: Side, *, at_once: int, turns: int, effects: int) -> dict[str, Any]:
     """Run turns of one side, so many at once, and return what it took."""
     waiting = iter(range(turns))
     ran: list[Ran] = []
 
     async def lane() -> None:
         for _ in waiting:
-            ran.append(await run_turn(rig, side, effects))
+            one = await run_turn(rig, side, effects)
+            ran.append(one)
 
+    if name != "bare":
+        await rig.ledger_ms(name)
     before, started = rig.cpu_ms(name), time.perf_counter()
     await asyncio.gather(*(lane() for _ in range(at_once)))
     took, after = time.perf_counter() - started, rig.cpu_ms(name)
     cpu = {part: round((after[part] - before[part]) / turns, 2) for part in after}
+    ledger = [] if name == "bare" else await rig.ledger_ms(name)
     found = [await figures(rig, side, one) for one in ran]
     return {
         "side": name,
@@ -65,6 +65,8 @@ async def batch(
         **_latencies(found),
         "history_events_per_effect": round(statistics.mean(one.history_events for one in found) / effects, 2),
         "history_bytes_per_effect": round(statistics.mean(one.history_bytes for one in found) / effects),
+        "ledger_transactions_per_turn": round(len(ledger) / turns, 1),
+        "ledger_ms": percentiles(ledger) if ledger else None,
         "load": load(),
     }
 

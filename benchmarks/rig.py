@@ -6,13 +6,14 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
+import psutil  # type: ignore[import-untyped]  # ships no types
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
@@ -20,7 +21,7 @@ from benchmarks.shop import MARKS
 from tests.databases import running_postgres
 from tests.stack import SEARCH_ATTRIBUTES, TEMPORAL, free_port
 
-__all__ = ["Rig", "Marks", "SIDES", "rig"]
+__all__ = ["SIDES", "Marks", "Rig", "load", "rig"]
 
 SIDES: Final = ("bare", "sqlite", "postgres")
 REPOSITORY: Final = Path(__file__).parents[1]
@@ -66,6 +67,19 @@ class Rig:
     folder: Path
     processes: dict[str, psutil.Process] = field(default_factory=dict[str, psutil.Process])
 
+    async def ledger_ms(self, side: str) -> list[float]:
+        """Return how long each ledger transaction of the worker took since the last time this was asked."""
+        told = self.folder / f"{side}.spans"
+        self.processes[f"worker-{side}"].send_signal(signal.SIGUSR1)
+        give_up = time.monotonic() + 10
+        while not os.path.exists(told):  # noqa: ASYNC240, PTH110  # a glance at a local file
+            if time.monotonic() > give_up:
+                raise RuntimeError(f"the worker of {side!r} didn't tell its transactions")
+            await asyncio.sleep(0.02)
+        spans: list[float] = json.loads(await asyncio.to_thread(told.read_text))
+        await asyncio.to_thread(told.unlink)
+        return spans
+
     def cpu_ms(self, side: str) -> dict[str, float]:
         """Return the processor time so far of what works for a side, in ms, by part."""
         parts = {"server": "temporal", "worker": f"worker-{side}", "client": "driver"}
@@ -83,7 +97,7 @@ def _spent_ms(process: psutil.Process) -> float:
         for child in process.children(recursive=True):
             with_child = child.cpu_times()
             total += with_child.user + with_child.system
-    return total * 1000
+    return float(total * 1000)
 
 
 @asynccontextmanager
@@ -123,7 +137,7 @@ async def rig(folder: Path, *, sides: tuple[str, ...] = SIDES) -> AsyncIterator[
             processes[f"worker-{side}"] = await stack.enter_async_context(
                 _process(f"worker-{side}", words, env, folder)
             )
-            await _appears(folder / f"{side}.ready", processes[f"worker-{side}"], folder / f"worker-{side}.log")
+            await _begun(processes[f"worker-{side}"], folder / f"{side}.ready", folder / f"worker-{side}.log")
         yield Rig(client, marks, databases, folder, processes)
 
 
@@ -172,12 +186,13 @@ async def _connected(address: str) -> Client:
             await asyncio.sleep(0.1)
 
 
-async def _appears(path: Path, process: psutil.Process, log: Path) -> None:
-    async with asyncio.timeout(60):
-        while not path.exists():
-            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-                raise RuntimeError(f"a worker ended at its start:\n{log.read_text(encoding='utf-8')[-2000:]}")
-            await asyncio.sleep(0.05)
+async def _begun(process: psutil.Process, ready: Path, log: Path) -> None:
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + 60
+    while not os.path.exists(ready):  # noqa: ASYNC240, PTH110  # a glance at a local file
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE or loop.time() > give_up:
+            raise RuntimeError(f"a worker didn't start:\n{await asyncio.to_thread(log.read_text)}")
+        await asyncio.sleep(0.05)
 
 
 def load() -> list[float]:

@@ -21,7 +21,17 @@ from temporalio import activity
 
 from turnsaga.tools import Call, Committed, EffectTool, Keyed, Tools, Undone
 
-__all__ = ["MARKS", "Booking", "book_body", "effects_of", "mark", "model_name", "shop_tools", "two_requests", "unbook_body"]
+__all__ = [
+    "MARKS",
+    "Booking",
+    "book_body",
+    "effects_of",
+    "mark",
+    "model_name",
+    "shop_tools",
+    "two_requests",
+    "unbook_body",
+]
 
 MARKS: Final = "TURNSAGA_BENCH_MARKS"
 """The UDP port of loopback at which the driver hears what the bodies tell."""

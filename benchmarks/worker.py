@@ -1,7 +1,7 @@
 """``python -m benchmarks.worker``: a worker of one side, told by its environment what it works on.
 
-Both sides get the same worker options. On SIGTERM the turnsaga side writes how long its ledger
-transactions took.
+Both sides get the same worker options. On SIGUSR1 the turnsaga side writes how long its ledger
+transactions have taken since the last time.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, event
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
@@ -23,26 +22,26 @@ from activities.model import ModelActivities
 from benchmarks.bare import BareSaga, bare_activities
 from benchmarks.shop import effects_of, shop_tools, two_requests
 from turnsaga.connecting import temporal_config
+from turnsaga.logs import configure
 from turnsaga.plugin import TurnSagaPlugin
 from turnsaga.starting import ensure_search_attributes
 from turnsaga.store import SqlStore
 from workflows.agent_turn import AgentTurn
 
-__all__ = ["CACHED", "THROTTLE"]
-
-CACHED: Final = 1000
-THROTTLE: Final = timedelta(milliseconds=100)
+_CACHED: Final = 1000
+_THROTTLE: Final = timedelta(milliseconds=100)
 
 
 async def main() -> None:
     """Work until SIGTERM."""
+    configure("production")
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     side = os.environ["TURNSAGA_BENCH_SIDE"]
-    worker = await (_bare() if side == "bare" else _turnsaga(stop))
+    worker = await (_bare() if side == "bare" else _turnsaga())
     async with worker:
-        Path(os.environ["TURNSAGA_BENCH_READY"]).touch()
+        await asyncio.to_thread(Path(os.environ["TURNSAGA_BENCH_READY"]).touch)
         await stop.wait()
 
 
@@ -56,12 +55,12 @@ async def _bare() -> Worker:
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules("benchmarks")
         ),
-        max_cached_workflows=CACHED,
-        max_heartbeat_throttle_interval=THROTTLE,
+        max_cached_workflows=_CACHED,
+        max_heartbeat_throttle_interval=_THROTTLE,
     )
 
 
-async def _turnsaga(stop: asyncio.Event) -> Worker:
+async def _turnsaga() -> Worker:
     config = temporal_config()
     config["data_converter"] = pydantic_data_converter
     client = await Client.connect(**config)
@@ -71,7 +70,7 @@ async def _turnsaga(stop: asyncio.Event) -> Worker:
     tools = shop_tools()
     await store.write_tool_cards(tools.cards())
     spans = _timed(store)
-    asyncio.get_running_loop().create_task(_report(stop, spans))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _tell, spans)
     model = ModelActivities(store, tools, lambda name, *_: two_requests(effects_of(name)))
     return Worker(
         client,
@@ -79,36 +78,34 @@ async def _turnsaga(stop: asyncio.Event) -> Worker:
         workflows=[AgentTurn],
         activities=model.all(),
         plugins=[TurnSagaPlugin(tools, store)],
-        max_cached_workflows=CACHED,
-        max_heartbeat_throttle_interval=THROTTLE,
+        max_cached_workflows=_CACHED,
+        max_heartbeat_throttle_interval=_THROTTLE,
     )
 
 
 def _timed(store: SqlStore) -> list[float]:
-    """Note how long each transaction holds its connection, in milliseconds."""
+    """Note how long each transaction of the store takes on its thread, in milliseconds."""
     spans: list[float] = []
-    engine = store._database.engine  # noqa: SLF001  # a measurement looks inside
-    begun: dict[int, float] = {}
+    database: Any = store._database  # noqa: SLF001  # a measurement looks inside
+    transact = database._transact  # noqa: SLF001  # as above
 
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        begun[id(connection.connection.dbapi_connection)] = time.perf_counter()
+    def timed(*told: Any) -> Any:  # noqa: ANN401  # as it is told
+        begun = time.perf_counter()
+        try:
+            return transact(*told)
+        finally:
+            spans.append((time.perf_counter() - begun) * 1000)
 
-    @event.listens_for(engine, "commit")
-    def commit(connection: Connection) -> None:
-        # Told just before the commit; what that takes is told apart by the driver's own figures.
-        start = begun.pop(id(connection.connection.dbapi_connection), None)
-        if start is not None:
-            spans.append((time.perf_counter() - start) * 1000)
-
+    database._transact = timed  # noqa: SLF001  # as above
     return spans
 
 
-async def _report(stop: asyncio.Event, spans: list[float]) -> None:
-    await stop.wait()
+def _tell(spans: list[float]) -> None:
     path = Path(os.environ["TURNSAGA_BENCH_READY"]).with_suffix(".spans")
-    told: Any = spans
-    path.write_text(json.dumps(told), encoding="utf-8")
+    whole = path.with_suffix(".part")
+    whole.write_text(json.dumps(spans), encoding="utf-8")
+    whole.replace(path)
+    spans.clear()
 
 
 if __name__ == "__main__":

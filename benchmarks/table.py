@@ -1,0 +1,140 @@
+"""The page of docs/benchmarks.md that figures make: tables between marks; the words around them stay."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["write_tables"]
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+
+Line = Mapping[str, Any]
+
+
+def write_tables(lines: Sequence[Line]) -> None:
+    """Replace each table for which there are lines."""
+    page = PAGE.read_text(encoding="utf-8")
+    for bench, make in {"compare": _compared, "effects": _grown, "turns": _grown, "ledger": _grown}.items():
+        mine = [line for line in lines if line["bench"] == bench]
+        if mine:
+            page = _placed(page, bench, make(mine))
+    PAGE.write_text(page, encoding="utf-8")
+
+
+def _placed(page: str, bench: str, table: str) -> str:
+    begin, end = f"<!-- {bench} -->", f"<!-- /{bench} -->"
+    if begin not in page or end not in page:
+        raise ValueError(f"{PAGE.name} has no place for {bench!r}")
+    return f"{page.partition(begin)[0]}{begin}\n{table}\n{end}{page.partition(end)[2]}"
+
+
+def _compared(lines: Sequence[Line]) -> str:
+    rows: list[Sequence[object]] = []
+    for at_once in sorted({line["at_once"] for line in lines}):
+        bare = _of(lines, "bare", at_once)
+        for side in ("bare", "sqlite", "postgres"):
+            mine = _of(lines, side, at_once)
+            if not mine:
+                continue
+            cpu = _ratio(mine, bare, "cpu_ms_total")
+            speed = _ratio(mine, bare, "turns_per_s")
+            rows.append(
+                (
+                    at_once,
+                    side,
+                    f"{_mean(mine, 'turns_per_s'):.1f} ({speed})",
+                    f"{_mean(mine, 'cpu_ms_total'):.0f} ({cpu})",
+                    _parts(mine),
+                    _spread(mine, "ack_ms"),
+                    _spread(mine, "fence_ms"),
+                    _spread(mine, "undone_ms"),
+                    f"{_mean(mine, 'history_events_per_effect'):.1f}",
+                    f"{_mean(mine, 'history_bytes_per_effect'):.0f}",
+                    _spread(mine, "ledger_ms"),
+                )
+            )
+    head = (
+        "at once",
+        "side",
+        "turns/s (of bare)",
+        "CPU ms a turn (of bare)",
+        "server + worker + client + Postgres",
+        "abort acknowledged",
+        "abort → fence",
+        "abort → all undone",
+        "history events an effect",
+        "bytes",
+        "ledger transaction",
+    )
+    return f"{_table(head, rows)}\n\n{_load(lines)}"
+
+
+def _grown(lines: Sequence[Line]) -> str:
+    rows = [
+        (
+            line["side"],
+            line.get("ledger_effects", line["effects"] if line["bench"] == "effects" else line["at_once"]),
+            f"{line['turns_per_s']:.2f}",
+            f"{line['cpu_ms_total'] / line['effects']:.1f}",
+            _spread([line], "ack_ms"),
+            f"{line['undone_ms']['p50'] / line['effects']:.1f}",
+            f"{line['history_events_per_effect']:.1f}",
+            line["history_bytes_per_effect"],
+            _spread([line], "ledger_ms"),
+        )
+        for line in lines
+    ]
+    what = {"effects": "effects in the turn", "turns": "turns at once", "ledger": "effects in the ledger"}
+    head = (
+        "side",
+        what[lines[0]["bench"]],
+        "turns/s",
+        "CPU ms an effect",
+        "abort acknowledged",
+        "ms an undo",
+        "history events an effect",
+        "bytes",
+        "ledger transaction",
+    )
+    return f"{_table(head, rows)}\n\n{_load(lines)}"
+
+
+def _of(lines: Sequence[Line], side: str, at_once: int) -> list[Line]:
+    return [line for line in lines if (line["side"], line["at_once"]) == (side, at_once)]
+
+
+def _mean(lines: Sequence[Line], name: str) -> float:
+    return float(statistics.mean(line[name] for line in lines))
+
+
+def _ratio(mine: Sequence[Line], bare: Sequence[Line], name: str) -> str:
+    if not bare:
+        return "-"
+    each = [one[name] / other[name] for one, other in zip(mine, bare, strict=True)]
+    return f"{_mean(mine, name) / _mean(bare, name):.2f}, {min(each):.2f} to {max(each):.2f}"
+
+
+def _parts(lines: Sequence[Line]) -> str:
+    parts: Mapping[str, float] = lines[0]["cpu_ms"]
+    return " + ".join(f"{statistics.mean(line['cpu_ms'][part] for line in lines):.0f}" for part in parts)
+
+
+def _spread(lines: Sequence[Line], name: str) -> str:
+    told = [line[name] for line in lines if line[name] is not None]
+    if not told:
+        return "-"
+    return (
+        f"{statistics.median(one['p50'] for one in told):.1f} / "
+        f"{statistics.median(one['p99'] for one in told):.1f}"
+    )
+
+
+def _load(lines: Sequence[Line]) -> str:
+    loads = [line["load"][0] for line in lines]
+    return f"Load average of the machine meanwhile: {min(loads)} to {max(loads)}."
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    ruler = ["---"] * len(head)
+    return "\n".join(f"| {' | '.join(str(cell) for cell in row)} |" for row in (head, ruler, *rows))
