@@ -35,7 +35,7 @@ from turnsaga.attempts import heartbeating
 from turnsaga.errors import InvalidRequest, ModelUnavailable, StoreUnavailable
 from turnsaga.keys import digest
 from turnsaga.models import CallPlan, StepPlan, StepRef
-from turnsaga.store import NewCall, NewReply, SqlStore, StepContext
+from turnsaga.store import NewCall, NewReply, SqlStore, StepContext, StoredReply
 from turnsaga.tool_activities import call_plan
 from turnsaga.tools import EffectTool, Tools, commits_at_once, parse_arguments
 from turnsaga.transcript import PastTurn, turn_note
@@ -90,16 +90,16 @@ class ModelActivities:
             context = await self._store.step_context(ref)
             if context.fenced:
                 return StepPlan(step=ref.step, fenced=True)
-            if context.stored is None:
-                if not await self._ask(ref, context):
-                    return StepPlan(step=ref.step, fenced=True)
-                context = await self._store.step_context(ref)
-            return self._plan(ref, context)
+            stored = context.stored
+            if stored is None:
+                stored = await self._ask(ref, context)
+            return StepPlan(step=ref.step, fenced=True) if stored is None else self._plan(ref, stored)
 
-    async def _ask(self, ref: StepRef, context: StepContext) -> bool:
+    async def _ask(self, ref: StepRef, context: StepContext) -> StoredReply | None:
+        """Ask, and store the reply; None once the turn is fenced."""
         attempt = activity.info().attempt
         if attempt > 1 and not await self._store.restart_step(ref, attempt):
-            return False
+            return None
         notices = notices_text(context.notices)
         try:
             model = self._factory(context.model, attempt, notices)
@@ -115,7 +115,7 @@ class ModelActivities:
         except ModelUnavailable as error:
             raise _unavailable(error) from None
         if response is None:
-            return False
+            return None
         return await self._store.record_reply(ref, self._reply(response, context.policies))
 
     async def _streamed(
@@ -203,15 +203,14 @@ class ModelActivities:
             repeatable=isinstance(tool, EffectTool) and tool.repeatable,
         )
 
-    def _plan(self, ref: StepRef, context: StepContext) -> StepPlan:
-        stored = context.stored or ()
+    def _plan(self, ref: StepRef, stored: StoredReply) -> StepPlan:
         plans: list[CallPlan] = []
-        for call in stored:
+        for call in stored.calls:
             if call.answered or call.tool not in self._tools:
                 continue
             tool = self._tools[call.tool]
             plans.append(call_plan(tool, call.index, parse_arguments(tool, call.arguments)))
-        return StepPlan(step=ref.step, calls=tuple(plans), answered=len(stored) - len(plans))
+        return StepPlan(step=ref.step, calls=tuple(plans), answered=len(stored.calls) - len(plans))
 
 
 @dataclass

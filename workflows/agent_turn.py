@@ -15,7 +15,7 @@ MAX_STEPS: Final = 50
 """Model requests that one turn may make: a model that calls tools for ever ends as a failed turn."""
 
 
-@workflow.defn(name=names.TURN_WORKFLOW)
+@workflow.defn(name=names.TURN_WORKFLOW, sandboxed=False)
 class AgentTurn:
     """One turn of a conversation."""
 

@@ -16,12 +16,15 @@ _BEAT_S: Final = 1.0
 
 @asynccontextmanager
 async def heartbeating() -> AsyncIterator[None]:
-    """Heartbeat in the background, so that a worker's death is noticed in seconds."""
+    """Heartbeat in the background, so that a worker's death is noticed in seconds.
+
+    What takes less than a second needs none: each is a call to the server.
+    """
 
     async def beat() -> None:
         while True:
-            activity.heartbeat()
             await asyncio.sleep(_BEAT_S)
+            activity.heartbeat()
 
     task = asyncio.create_task(beat())
     try:

@@ -166,25 +166,25 @@ class TurnClient:
             NotFound: no such turn, or somebody else's.
             StoreUnavailable: nothing was recorded; ask again.
         """
-        ref = await self._store.turn_ref(who, turn)
         by = f"{who.tenant}/{who.user}"
         fenced = await self._store.fence(
             FenceRequest.model_validate(
                 {
-                    "tenant": ref.tenant,
-                    "turn": ref.turn,
+                    "tenant": who.tenant,
+                    "turn": turn,
                     "cause": "abort",
                     "via": self._via,
                     "reason": reason,
                     "by": by,
                     "seen": seen,
                 }
-            )
+            ),
+            owner=who,
         )
         if fenced.state in OPEN_TURN:
             # By reference only: who asked and why is in the ledger, and stays out of histories.
-            await self._signal(ref.turn)
-        return Aborted(ref.turn, fenced.state, fenced.first)
+            await self._signal(turn)
+        return Aborted(turn, fenced.state, fenced.first)
 
     async def _signal(self, turn: str) -> None:
         handle = self._temporal.get_workflow_handle(turn)

@@ -16,7 +16,6 @@ from turnsaga.models import (
     HandOver,
     NextSteps,
     SettleRequest,
-    TurnBegun,
     TurnRef,
 )
 from turnsaga.store import SqlStore, brief
@@ -35,7 +34,6 @@ class LedgerActivities:
     def all(self) -> Sequence[Callable[..., object]]:
         """Return the activities, for a worker."""
         return [
-            self.begin,
             self.fence,
             self.complete,
             self.undecided,
@@ -43,11 +41,6 @@ class LedgerActivities:
             self.owned,
             self.hand_over,
         ]
-
-    @activity.defn(name=names.BEGIN)
-    async def begin(self, ref: TurnRef) -> TurnBegun:
-        """Note that a run of the turn has begun."""
-        return await _asked(self._store.begin_turn(ref))
 
     @activity.defn(name=names.FENCE)
     async def fence(self, request: FenceRequest) -> FenceAnswer:
@@ -66,9 +59,9 @@ class LedgerActivities:
 
     @activity.defn(name=names.SETTLE)
     async def settle(self, request: SettleRequest) -> NextSteps:
-        """Settle what needs no call, and say what does."""
+        """Fence the turn if asked to, settle what needs no call, and say what does."""
         ref = TurnRef(tenant=request.tenant, turn=request.turn)
-        return await _asked(self._store.next_steps(ref, given_up=request.given_up))
+        return await _asked(self._store.next_steps(ref, given_up=request.given_up, fence=request.fence))
 
     @activity.defn(name=names.OWNED)
     async def owned(self, ref: TurnRef) -> NextSteps:

@@ -32,7 +32,6 @@ __all__ = [
     "Settlement",
     "StepPlan",
     "StepRef",
-    "TurnBegun",
     "TurnEvent",
     "TurnRef",
     "TurnResult",
@@ -162,20 +161,6 @@ class StepPlan(_Frozen):
         return not self.calls and not self.answered
 
 
-class CallOutcome(_Frozen):
-    """How a call ended as far as its attempt could tell. ``fenced`` tells that the turn must settle."""
-
-    effect: EffectBrief | None = None
-    fenced: bool = False
-
-
-class TurnBegun(_Frozen):
-    """What the ledger says when a run begins: a reset or restarted run finds steps and effects there."""
-
-    state: TurnState
-    briefs: tuple[EffectBrief, ...] = ()
-
-
 class PlannedStep(_Frozen):
     """One thing that the workflow has to do in order to settle; the ledger-only ones are done already."""
 
@@ -186,12 +171,36 @@ class PlannedStep(_Frozen):
     wait_ms: int = 0
 
 
+class NextSteps(_Frozen):
+    """The answer to "what next?" while a turn settles. ``briefs`` are of effects that have moved."""
+
+    steps: tuple[PlannedStep, ...] = ()
+    settled: bool = False
+    state: TurnState = TurnState.RUNNING
+    briefs: tuple[EffectBrief, ...] = ()
+
+
+class CallOutcome(_Frozen):
+    """How a call ended as far as its attempt could tell. ``fenced`` tells that the turn must settle.
+
+    After an undo, ``next`` is what the ledger says to do then, asked in the transaction of its outcome.
+    """
+
+    effect: EffectBrief | None = None
+    fenced: bool = False
+    next: NextSteps | None = None
+
+
 class SettleRequest(_Frozen):
-    """The question "what next?"; ``given_up`` names effects whose undo has used up its budget."""
+    """The question "what next?"; ``given_up`` names effects whose undo has used up its budget.
+
+    ``fence`` is written first, if it is given and the turn has none.
+    """
 
     tenant: str
     turn: str
     given_up: tuple[str, ...] = ()
+    fence: FenceRequest | None = None
 
 
 class FenceAnswer(_Frozen):
@@ -208,15 +217,6 @@ class HandOver(_Frozen):
     turn: str
     effect: str
     reason: str
-
-
-class NextSteps(_Frozen):
-    """The answer to "what next?" while a turn settles."""
-
-    steps: tuple[PlannedStep, ...] = ()
-    settled: bool = False
-    state: TurnState = TurnState.RUNNING
-    briefs: tuple[EffectBrief, ...] = ()
 
 
 class Resolution(_Frozen):

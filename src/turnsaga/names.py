@@ -7,7 +7,6 @@ from typing import Final
 
 __all__ = [
     "ABORT",
-    "BEGIN",
     "COMPLETE",
     "CONVERSATION_ID",
     "FENCE",
@@ -42,7 +41,6 @@ ABORT: Final = "abort"
 LEDGER: Final = "ledger"
 
 # Activities that only read or write the ledger.
-BEGIN: Final = "turn.begin"
 FENCE: Final = "turn.fence"
 COMPLETE: Final = "turn.complete"
 UNDECIDED: Final = "turn.undecided"

@@ -10,7 +10,7 @@ from tests.stack import WHO, SandboxProcess, Turns, call, reply, say, turns_over
 from tests.workflows.steps import THINKING, charge, charges, invoice, truth_of
 from turnsaga.ledger import TurnState
 from turnsaga.models import StepRef
-from turnsaga.store import NewReply
+from turnsaga.store import NewReply, StoredReply
 from turnsaga.testing import FakeSystem
 
 _ids = itertools.count(1)
@@ -145,7 +145,7 @@ async def test_stored_reply_is_not_asked_for_again_after_its_attempt_died(
         stored = turns.store.record_reply
         deaths = itertools.count(1)
 
-        async def dies_once(ref: StepRef, reply: NewReply) -> bool:
+        async def dies_once(ref: StepRef, reply: NewReply) -> StoredReply | None:
             kept = await stored(ref, reply)
             if next(deaths) == 1:
                 raise RuntimeError("the worker died here")

@@ -18,6 +18,7 @@ from turnsaga.models import (
     EffectBrief,
     EffectRef,
     HandOver,
+    NextSteps,
     PlannedStep,
     Resolution,
     TurnStart,
@@ -73,17 +74,21 @@ class Calls:
         except ActivityError:
             workflow.logger.warning("read.failed", extra={"tool": plan.tool})
 
-    async def carry_out(self, steps: Sequence[PlannedStep], *, given_up: set[str]) -> None:
-        """Do what a plan asks for: look-ups and repeats side by side, an undo alone."""
-        await asyncio.gather(*(self._one(step, given_up) for step in steps))
+    async def carry_out(self, steps: Sequence[PlannedStep], *, given_up: set[str]) -> NextSteps | None:
+        """Do what a plan asks for: look-ups and repeats side by side, an undo alone.
 
-    async def _one(self, step: PlannedStep, given_up: set[str]) -> None:
+        Returns what the ledger says to do then, if it was asked with the last outcome.
+        """
+        if len(steps) == 1 and steps[0].action == "undo":
+            return await self._undo(steps[0], given_up)
+        await asyncio.gather(*(self._one(step) for step in steps))
+        return None
+
+    async def _one(self, step: PlannedStep) -> None:
         if step.action == "wait":
             await workflow.sleep(
                 timedelta(milliseconds=step.wait_ms), summary="a request may still be under way"
             )
-        elif step.action == "undo":
-            await self._undo(step, given_up)
         elif step.action == "look_up":
             await self._look_up(step)
         elif step.action == "send_again":
@@ -91,10 +96,10 @@ class Calls:
         else:
             await self._hand_over(step.effect, "it runs as a job of the system and isn't followed yet")
 
-    async def _undo(self, step: PlannedStep, given_up: set[str]) -> None:
+    async def _undo(self, step: PlannedStep, given_up: set[str]) -> NextSteps | None:
         plan = step.call
         try:
-            done = await workflow.execute_activity(
+            done: CallOutcome = await workflow.execute_activity(
                 names.compensate_activity(plan.tool),
                 self._effect(step.effect),
                 result_type=CallOutcome,
@@ -107,9 +112,10 @@ class Calls:
             )
         except ActivityError:
             given_up.add(step.effect)
-        else:
-            if done.effect is not None:
-                self._remember(done.effect)
+            return None
+        if done.effect is not None:
+            self._remember(done.effect)
+        return done.next
 
     async def _look_up(self, step: PlannedStep) -> None:
         plan = step.call

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy, SearchAttributeKey
+from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributeUpdate
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from turnsaga import names
@@ -31,7 +31,6 @@ from turnsaga.models import (
     SettleRequest,
     StepPlan,
     StepRef,
-    TurnBegun,
     TurnResult,
     TurnStart,
 )
@@ -75,6 +74,7 @@ class TurnSaga:
         self._inflight: set[asyncio.Task[None]] = set()
         self._step = 0
         self._status = TurnState.RUNNING
+        self._attention = False
         workflow.set_signal_handler(names.ABORT, self._on_abort)
         workflow.set_query_handler(names.LEDGER, self._on_ledger)
 
@@ -198,9 +198,7 @@ class TurnSaga:
     # The life of a turn
 
     async def _live(self, forward: Callable[["TurnSaga"], Awaitable[None]]) -> TurnState:
-        begun = await book(names.BEGIN, self._start.ref, TurnBegun)
-        self._remember(begun.briefs, begun.state)
-        if begun.state is TurnState.RUNNING and self._stop is None:
+        if self._stop is None:
             await self._go_forward(forward)
             if await self._complete():
                 return TurnState.COMPLETED
@@ -245,27 +243,39 @@ class TurnSaga:
         request = self._stop or FenceRequest(
             tenant=self._start.tenant, turn=self._start.turn, cause="abort", via="engine"
         )
-        self._show("stopping: calls in flight are waited for")
-        await book(names.FENCE, request, FenceAnswer)
-        # A call that passed its gate is on its way; what it did is known when it ends, not before.
-        await workflow.wait_condition(lambda: all(task.done() for task in self._inflight))
+        if ask_again or not all(task.done() for task in self._inflight):
+            self._show("stopping: calls in flight are waited for")
+            fenced = await book(names.FENCE, request, FenceAnswer)
+            self._remember((), fenced.state)
+            # Worth an event only where it lasts: mostly the turn is settled in a blink.
+            self._index(fenced.state)
+            # A call that passed its gate is on its way; what it did is known when it ends, not before.
+            await workflow.wait_condition(lambda: all(task.done() for task in self._inflight))
         if ask_again:
             # After the fence, so that what is found is undone by this very run.
             owned = await book(names.OWNED, self._start.ref, NextSteps)
             await self._calls.carry_out(owned.steps, given_up=set())
         given_up: set[str] = set()
-        while True:
-            answer = await book(
-                names.SETTLE,
-                SettleRequest(
-                    tenant=self._start.tenant, turn=self._start.turn, given_up=tuple(sorted(given_up))
-                ),
-                NextSteps,
-            )
-            self._remember(answer.briefs, answer.state)
-            if answer.settled:
-                return answer.state
-            await self._calls.carry_out(answer.steps, given_up=given_up)
+        answer = await self._next(given_up, fence=request)
+        while not answer.settled:
+            then = await self._calls.carry_out(answer.steps, given_up=given_up)
+            if then is None:
+                answer = await self._next(given_up)
+            else:
+                answer = then
+                self._remember(answer.briefs, answer.state)
+        return answer.state
+
+    async def _next(self, given_up: set[str], *, fence: FenceRequest | None = None) -> NextSteps:
+        request = SettleRequest(
+            tenant=self._start.tenant,
+            turn=self._start.turn,
+            given_up=tuple(sorted(given_up)),
+            fence=fence,
+        )
+        answer = await book(names.SETTLE, request, NextSteps)
+        self._remember(answer.briefs, answer.state)
+        return answer
 
     async def _call(self, step: int, plan: CallPlan) -> None:
         ref = CallRef(tenant=self._start.tenant, turn=self._start.turn, step=step, index=plan.index)
@@ -300,14 +310,21 @@ class TurnSaga:
         self._briefs.update({brief.effect: brief for brief in briefs})
         if state is not self._status:
             self._status = state
-            workflow.upsert_search_attributes([_TURN_STATUS.value_set(state.value)])
             if state not in OPEN_TURN:
-                attention = any(
-                    brief.state in IN_DOUBT or brief.state is State.COMPENSATION_FAILED
-                    for brief in self._briefs.values()
-                )
-                workflow.upsert_search_attributes([_NEEDS_ATTENTION.value_set(attention)])
+                self._index(state)
         self._show(f"turn {self._status}")
+
+    def _index(self, state: TurnState) -> None:
+        """Change what the turn is found by; one command, since each is an event and a write to the index."""
+        attention = any(
+            brief.state in IN_DOUBT or brief.state is State.COMPENSATION_FAILED
+            for brief in self._briefs.values()
+        )
+        changes: list[SearchAttributeUpdate[Any]] = [_TURN_STATUS.value_set(state.value)]
+        if attention is not self._attention:
+            self._attention = attention
+            changes.append(_NEEDS_ATTENTION.value_set(attention))
+        workflow.upsert_search_attributes(changes)
 
     def _note(self, brief: EffectBrief) -> None:
         self._remember((brief,), self._status)

@@ -4,9 +4,9 @@ from turnsaga.store._commits import CommitOutcome
 from turnsaga.store._deployment import EngineName, OpenTurn
 from turnsaga.store._gate import CallContext, Claim, NewEffect, Verdict
 from turnsaga.store._payloads import load_object
-from turnsaga.store._replies import NewCall, NewReply, StepContext, StoredCall
+from turnsaga.store._replies import NewCall, NewReply, StepContext, StoredCall, StoredReply
 from turnsaga.store._rows import EffectRow, TurnRow, brief, plan_row
-from turnsaga.store._settling import UndoOutcome
+from turnsaga.store._settling import UndoOutcome, UndoRecorded
 from turnsaga.store._turns import NewTurn, Started
 from turnsaga.store._views import EventPage
 from turnsaga.store.sql import SqlStore
@@ -27,8 +27,10 @@ __all__ = [
     "Started",
     "StepContext",
     "StoredCall",
+    "StoredReply",
     "TurnRow",
     "UndoOutcome",
+    "UndoRecorded",
     "Verdict",
     "brief",
     "load_object",

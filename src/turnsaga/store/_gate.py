@@ -4,7 +4,7 @@ An attempt that claims the row gets a new token. Nothing is prepared and no gate
 fenced, and none while another effect on the same identity or resource isn't done with.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -25,14 +25,15 @@ from turnsaga.store._statements import CALL, matches
 from turnsaga.store._unit import TurnUnit
 from turnsaga.store.schema import safe_text
 
-__all__ = ["CallContext", "Claim", "NewEffect", "Verdict", "call_context", "claim_commit"]
+__all__ = ["CallContext", "Claim", "NewEffect", "Verdict", "call_context", "claim_commit", "draft_and_claim"]
 
 
 _calls, _effects, _turns, _resources = schema.calls, schema.effects, schema.turns, schema.resources
 _CONTEXT: Final = (
     select(
         _turns.c.user, _turns.c.conversation, _turns.c.nonce, _turns.c.policies, _turns.c.fence,
-        _calls.c.tool, _calls.c.arguments, _calls.c.occurrence, _calls.c.digest, _calls.c.effect, _calls.c.result,
+        _calls.c.tool, _calls.c.arguments, _calls.c.occurrence, _calls.c.digest, _calls.c.effect,
+        _calls.c.result,
     )
     .select_from(_calls.join(_turns, (_turns.c.tenant == _calls.c.tenant) & (_turns.c.turn == _calls.c.turn)))
     .where(CALL)
@@ -56,7 +57,7 @@ _SAME_IDENTITY: Final = (
 )
 
 
-def _earlier_on_resource() -> Select[tuple[str]]:
+def _earlier_on_resource() -> Select[str]:
     mine, other, effect, turn = _resources, _resources.alias(), _effects, _turns
     return (
         select(effect.c.title)
@@ -125,6 +126,7 @@ class Verdict(StrEnum):
     """What an attempt may do."""
 
     SEND = "send"
+    ANSWERED = "answered"
     STORED = "stored"
     REPEATED = "repeated"
     BUSY = "busy"
@@ -179,6 +181,25 @@ def call_context(connection: Connection, ref: CallRef) -> CallContext:
         effect=row.effect,
         result=row.result,
     )
+
+
+def draft_and_claim(
+    connection: Connection, ref: CallRef, draft: Callable[[CallContext], NewEffect], *, now: datetime
+) -> Claim:
+    """Read the call, draft its effect if it has none yet, and claim it: one transaction for all of it.
+
+    What ``draft`` raises is raised here, and nothing is written then.
+
+    Raises:
+        NotFound: the turn has no such call.
+    """
+    context = call_context(connection, ref)
+    new: NewEffect | None = None
+    if context.effect is None and not context.fenced:
+        if context.result is not None:
+            return Claim(Verdict.ANSWERED)
+        new = draft(context)
+    return claim_commit(connection, ref, new, now=now)
 
 
 def claim_commit(connection: Connection, ref: CallRef, new: NewEffect | None, *, now: datetime) -> Claim:
@@ -306,8 +327,13 @@ def _enqueue(unit: TurnUnit, system: str, resource: str, effect: str) -> None:
 
 
 def _gate(unit: TurnUnit, row: EffectRow) -> Claim:
-    lock_names(unit.connection, _locks(unit, row))
-    blocker = _identity_blocker(unit, row) or _resource_blocker(unit, row)
+    resources = _resources_of(unit, row)
+    locks = [_resource_lock(row.tenant, row.system, name) for name in resources]
+    if row.identity is not None:
+        locks.append(f"identity/{row.tenant}/{row.system}/{row.identity}")
+    # No other turn may pass its gate under one of these names at the same time.
+    lock_names(unit.connection, locks)
+    blocker = _identity_blocker(unit, row) or (_resource_blocker(unit, row) if resources else None)
     if blocker is not None:
         if row.held_for is None:
             row = unit.note(row, "tool_held", held_for="resource")
@@ -340,13 +366,9 @@ def _claimed(unit: TurnUnit, row: EffectRow, event: Event) -> EffectRow:
     )
 
 
-def _locks(unit: TurnUnit, row: EffectRow) -> list[str]:
-    """Return the names under which no other turn may pass its gate at the same time."""
-    names = unit.connection.execute(_RESOURCES, {"tenant_is": row.tenant, "effect_is": row.effect}).scalars()
-    locks = [_resource_lock(row.tenant, row.system, name) for name in names]
-    if row.identity is not None:
-        locks.append(f"identity/{row.tenant}/{row.system}/{row.identity}")
-    return locks
+def _resources_of(unit: TurnUnit, row: EffectRow) -> Sequence[str]:
+    named = {"tenant_is": row.tenant, "effect_is": row.effect}
+    return unit.connection.execute(_RESOURCES, named).scalars().all()
 
 
 def _resource_lock(tenant: str, system: str, resource: str) -> str:
@@ -374,6 +396,5 @@ def _resource_blocker(unit: TurnUnit, row: EffectRow) -> str | None:
     An earlier turn's effect is done with when its turn has ended, not when its row is committed: an
     abort would undo it over what this one writes.
     """
-    return unit.connection.execute(
-        _EARLIER_ON_RESOURCE, {"tenant_is": row.tenant, "turn_is": row.turn, "effect_is": row.effect}
-    ).scalar_one_or_none()
+    named = {"tenant_is": row.tenant, "turn_is": row.turn, "effect_is": row.effect}
+    return unit.connection.execute(_EARLIER_ON_RESOURCE, named).scalar_one_or_none()

@@ -21,6 +21,7 @@ __all__ = [
     "NewReply",
     "StepContext",
     "StoredCall",
+    "StoredReply",
     "append_text",
     "record_reply",
     "record_result",
@@ -112,6 +113,13 @@ class StoredCall:
 
 
 @dataclass(frozen=True)
+class StoredReply:
+    """The calls of a reply that is in the ledger."""
+
+    calls: tuple[StoredCall, ...]
+
+
+@dataclass(frozen=True)
 class StepContext:
     """What one model request needs. ``stored`` is set if this step's reply is in the ledger already."""
 
@@ -121,15 +129,18 @@ class StepContext:
     policies: Mapping[str, str]
     history: tuple[PastTurn, ...]
     notices: tuple[str, ...]
-    stored: tuple[StoredCall, ...] | None
+    stored: StoredReply | None
 
 
-def step_context(connection: Connection, ref: StepRef) -> StepContext:
+def step_context(connection: Connection, ref: StepRef, *, now: datetime) -> StepContext:
     """Return what the model is to be asked in this step of its turn.
 
-    ``history`` holds the conversation's earlier turns and, last, this one as far as it has come.
+    ``history`` holds the conversation's earlier turns and, last, this one as far as it has come. A turn's
+    first step notes that it has begun: from then on it isn't simply started again if its run is missing.
     """
     turn = _turn(connection, ref)
+    if turn.begun_at is None:
+        TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now).set_turn(begun_at=now)
     stored = connection.execute(_STEP, _step(ref)).one_or_none()
     return StepContext(
         fenced=turn.fenced or turn.state is not TurnState.RUNNING,
@@ -138,7 +149,7 @@ def step_context(connection: Connection, ref: StepRef) -> StepContext:
         policies=load_object(turn.policies),
         history=_history(connection, turn),
         notices=_notices(connection, turn),
-        stored=None if stored is None else _stored_calls(connection, ref),
+        stored=None if stored is None else _stored(connection, ref),
     )
 
 
@@ -160,18 +171,19 @@ def restart_step(connection: Connection, ref: StepRef, attempt: int, *, now: dat
     return True
 
 
-def record_reply(connection: Connection, ref: StepRef, reply: NewReply, *, now: datetime) -> bool:
-    """Store a whole reply with its calls; False once the turn is fenced: no call of it is then run.
+def record_reply(
+    connection: Connection, ref: StepRef, reply: NewReply, *, now: datetime
+) -> StoredReply | None:
+    """Store a whole reply, and return it; None once the turn is fenced: none of them is then run.
 
     A reply that is stored already stays as it is: a second attempt of the same request must not put
     other calls in place of those that are under way.
     """
     unit = TurnUnit.hold_running(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
     if unit is None:
-        return False
-    present = connection.execute(_STEP, _step(ref)).one_or_none()
-    if present is not None:
-        return True
+        return None
+    if connection.execute(_STEP, _step(ref)).one_or_none() is not None:
+        return _stored(connection, ref)
     connection.execute(
         _ADD_STEP,
         {
@@ -187,7 +199,12 @@ def record_reply(connection: Connection, ref: StepRef, reply: NewReply, *, now: 
     )
     if reply.calls:
         connection.execute(_ADD_CALLS, _call_rows(connection, ref, reply.calls))
-    return True
+    return StoredReply(
+        tuple(
+            StoredCall(index, call.tool, call.arguments, call.kind, answered=call.result is not None)
+            for index, call in enumerate(reply.calls)
+        )
+    )
 
 
 def record_result(
@@ -247,9 +264,9 @@ def _turn(connection: Connection, ref: StepRef) -> TurnRow:
     return turn_row(connection.execute(TURN, {"tenant_is": ref.tenant, "turn_is": ref.turn}).one())
 
 
-def _stored_calls(connection: Connection, ref: StepRef) -> tuple[StoredCall, ...]:
+def _stored(connection: Connection, ref: StepRef) -> StoredReply:
     rows = connection.execute(_CALLS_OF_STEP, _step(ref))
-    return tuple(
+    calls = tuple(
         StoredCall(
             row.call,
             load(row.tool),
@@ -259,6 +276,7 @@ def _stored_calls(connection: Connection, ref: StepRef) -> tuple[StoredCall, ...
         )
         for row in rows
     )
+    return StoredReply(calls)
 
 
 def _history(connection: Connection, turn: TurnRow) -> tuple[PastTurn, ...]:

@@ -1,24 +1,25 @@
 """Undo, and the question "what next?" of a turn that settles."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from turnsaga import settle
 from turnsaga.errors import IllegalTransition
-from turnsaga.ledger import IN_DOUBT, OPEN_TURN, Event, State, TurnEventName, TurnState
-from turnsaga.models import EffectRef, NextSteps, TurnRef
+from turnsaga.ledger import CLOSED, IN_DOUBT, OPEN_TURN, Event, State, TurnEventName, TurnState
+from turnsaga.models import EffectRef, FenceRequest, NextSteps, TurnRef
+from turnsaga.store import schema
 from turnsaga.store._handing import CANT_BE_ASKED, hand_over_row
 from turnsaga.store._payloads import dump_outcome
 from turnsaga.store._rows import EffectRow, brief, effect_row, plan_row
-from turnsaga.store._statements import EFFECTS_OF_TURN
-from turnsaga.store._turns import emit_settled, planned
+from turnsaga.store._statements import EFFECTS_OF_TURN, matches
+from turnsaga.store._turns import emit_settled, planned, write_fence
 from turnsaga.store._unit import TurnUnit
 
-__all__ = ["UndoOutcome", "claim_undo", "next_steps", "owned_steps", "record_undo"]
+__all__ = ["UndoOutcome", "UndoRecorded", "claim_undo", "next_steps", "owned_steps", "record_undo"]
 
 
 @dataclass(frozen=True)
@@ -36,40 +37,102 @@ class UndoOutcome:
     error: str | None = None
 
 
+@dataclass(frozen=True)
+class UndoRecorded:
+    """The effect after an undo's outcome; ``next`` is None if the outcome settled nothing."""
+
+    row: EffectRow
+    next: NextSteps | None
+
+
+_effects = schema.effects
+_OF_TURN: Final = matches(_effects.c.tenant, _effects.c.turn)
+_NOT_CLOSED: Final = (
+    select(_effects).where(_OF_TURN & _effects.c.state.not_in(CLOSED)).order_by(_effects.c.seq)
+)
+_LAST_COMMITTED: Final = (
+    select(_effects)
+    .where(_OF_TURN & (_effects.c.state == State.COMMITTED))
+    .order_by(_effects.c.commit_order.desc())
+    .limit(1)
+)
+_IN_DOUBT: Final = (
+    select(_effects.c.effect)
+    .where(_OF_TURN & _effects.c.state.in_(IN_DOUBT) & _effects.c.owned.is_(False))
+    .limit(1)
+)
+
+
 def next_steps(
-    connection: Connection, ref: TurnRef, *, given_up: Collection[str], now: datetime
+    connection: Connection,
+    ref: TurnRef,
+    *,
+    given_up: Collection[str],
+    now: datetime,
+    fence: FenceRequest | None = None,
 ) -> NextSteps:
     """Carry out what needs no call (release, leave standing, hand over), and return what does.
 
     When nothing is left, the turn is closed in the same transaction. ``given_up`` names effects whose
     undo was tried as often as its budget allows. Asked of a turn that has settled before, it goes on
-    with rows that have become committed since; asked of a completed one, it does nothing.
+    with rows that have become committed since; asked of a completed one, it does nothing. The answer's
+    briefs are of all effects.
 
     Raises:
         IllegalTransition: the turn runs and isn't fenced; fence it first.
     """
     unit = TurnUnit.hold(connection, ref, now)
+    if fence is not None:
+        write_fence(unit, fence)
     if unit.turn.state is TurnState.RUNNING:
         raise IllegalTransition("turn", unit.turn.state, TurnEventName.SETTLED)
-    rows = unit.effects()
     if unit.turn.state is TurnState.COMPLETED:
-        _stop_following(unit, rows)
-        return _answer(unit, rows, (), settled=True)
+        _stop_following(unit, unit.effects())
+        answer = NextSteps(settled=True, state=unit.turn.state)
+    else:
+        answer = _go_on(unit, given_up)
+    return answer.model_copy(update={"briefs": tuple(brief(row) for row in unit.effects())})
+
+
+def _go_on(unit: TurnUnit, given_up: Collection[str] = ()) -> NextSteps:
+    """Return what is to be done next, with the briefs of effects that are moved here."""
+    moved: dict[str, EffectRow] = {}
     while True:
-        answer = settle.plan([plan_row(row, undo_given_up=row.effect in given_up) for row in rows], now=now)
-        own = [step for step in answer.steps if step.action in settle.LEDGER_ONLY]
+        rows = _unsettled(unit)
+        plan = settle.plan(
+            [plan_row(row, undo_given_up=row.effect in given_up) for row in rows], now=unit.now
+        )
+        by_id = {row.effect: row for row in rows}
+        own = [step for step in plan.steps if step.action in settle.LEDGER_ONLY]
         if not own:
             break
-        by_id = {row.effect: row for row in rows}
         for step in own:
-            _carry_out(unit, by_id[step.effect], step.action)
-        rows = unit.effects()
-    if answer.settled and unit.turn.state in OPEN_TURN:
-        unit.advance_turn(TurnEventName.SETTLED, ended_at=now)
-        emit_settled(unit, rows)
-    if answer.settled:
+            moved[step.effect] = _carry_out(unit, by_id[step.effect], step.action)
+    if plan.settled:
+        if unit.turn.state in OPEN_TURN:
+            unit.advance_turn(TurnEventName.SETTLED, ended_at=unit.now)
+            emit_settled(unit, unit.effects())
         _stop_following(unit, rows)
-    return _answer(unit, rows, answer.steps, settled=answer.settled)
+    return NextSteps(
+        steps=tuple(
+            planned(by_id[step.effect], step.action, wait_ms=_wait_ms(step.until, unit.now))
+            for step in plan.steps
+        ),
+        settled=plan.settled,
+        state=unit.turn.state,
+        briefs=tuple(brief(row) for row in moved.values()),
+    )
+
+
+def _unsettled(unit: TurnUnit) -> list[EffectRow]:
+    """Return the effects that the plan can say something about: not all that are done with.
+
+    Of the committed ones that is the last: so a turn of a thousand effects isn't read a thousand times.
+    """
+    named = {"tenant_is": unit.turn.tenant, "turn_is": unit.turn.turn}
+    rows = [effect_row(row) for row in unit.connection.execute(_NOT_CLOSED, named)]
+    last = unit.connection.execute(_LAST_COMMITTED, named).one_or_none()
+    return rows if last is None else [*rows, effect_row(last)]
 
 
 def owned_steps(connection: Connection, ref: TurnRef) -> NextSteps:
@@ -95,7 +158,8 @@ def claim_undo(connection: Connection, ref: EffectRef, *, now: datetime) -> tupl
     row = unit.effect(ref.effect)
     if not unit.turn.fenced or row.state not in {State.COMMITTED, State.COMPENSATING}:
         return row, False
-    if any(other.state in IN_DOUBT and not other.owned for other in unit.effects()):
+    named = {"tenant_is": ref.tenant, "turn_is": ref.turn}
+    if connection.execute(_IN_DOUBT, named).one_or_none() is not None:
         return row, False
     again = row.state is State.COMPENSATING
     in_doubt = row.undo_sends > row.undo_refusals
@@ -110,23 +174,27 @@ def claim_undo(connection: Connection, ref: EffectRef, *, now: datetime) -> tupl
 
 def record_undo(
     connection: Connection, ref: EffectRef, token: int, outcome: UndoOutcome, *, now: datetime
-) -> EffectRow:
-    """Write what the undo that holds ``token`` learned; a stale token writes nothing."""
+) -> UndoRecorded:
+    """Write what the undo that holds ``token`` learned, and go on; a stale token writes nothing."""
     unit = TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
     row = unit.effect(ref.effect)
     if row.state is not State.COMPENSATING or row.token != token:
-        return row
+        return UndoRecorded(row, None)
     if outcome.again:
-        return unit.note(row, "tool_compensating", undo_refusals=row.undo_refusals + 1, error=outcome.error)
+        refusals = row.undo_refusals + 1
+        noted = unit.note(row, "tool_compensating", undo_refusals=refusals, error=outcome.error)
+        return UndoRecorded(noted, None)
     if outcome.undone:
         evidence = dump_outcome(outcome.evidence or {})
-        return unit.move(row, Event.UNDO_CONFIRMED, evidence=evidence, error=None)
-    if outcome.overtaken:
-        return unit.move(row, Event.UNDO_OVERTAKEN, no_undo_reason=outcome.error, error=None)
-    return unit.move(row, Event.UNDO_FAILED, owned=True, error=outcome.error)
+        row = unit.move(row, Event.UNDO_CONFIRMED, evidence=evidence, error=None)
+    elif outcome.overtaken:
+        row = unit.move(row, Event.UNDO_OVERTAKEN, no_undo_reason=outcome.error, error=None)
+    else:
+        row = unit.move(row, Event.UNDO_FAILED, owned=True, error=outcome.error)
+    return UndoRecorded(row, _go_on(unit))
 
 
-def _stop_following(unit: TurnUnit, rows: tuple[EffectRow, ...]) -> None:
+def _stop_following(unit: TurnUnit, rows: Sequence[EffectRow]) -> None:
     """Take the turn off the sweeper's list once nothing of it can be asked about any more."""
     askable = any(row.state in IN_DOUBT and row.can_look_up for row in rows)
     if unit.turn.follow and not askable:
@@ -143,36 +211,21 @@ def _claimed(unit: TurnUnit, row: EffectRow) -> EffectRow:
     )
 
 
-def _carry_out(unit: TurnUnit, row: EffectRow, action: settle.Action) -> None:
+def _carry_out(unit: TurnUnit, row: EffectRow, action: settle.Action) -> EffectRow:
     if action is settle.Action.RELEASE:
-        unit.move(row, Event.DROPPED, held_for=None, error="not sent: the turn was stopped first")
-    elif action is settle.Action.LEAVE_STANDING:
-        unit.move(row, Event.LEFT_STANDING)
-    elif action is settle.Action.HAND_OVER:
-        hand_over_row(unit, row, CANT_BE_ASKED)
-    else:
-        # Every attempt may have died before its own claim: the row still gets to its end by way of one.
-        claimed = row if row.state is State.COMPENSATING else _claimed(unit, row)
-        unit.move(
-            claimed,
-            Event.UNDO_FAILED,
-            token=claimed.token + 1,
-            owned=True,
-            error=claimed.error or "its undo could not be completed",
-        )
-
-
-def _answer(
-    unit: TurnUnit, rows: tuple[EffectRow, ...], steps: tuple[settle.Step, ...], *, settled: bool
-) -> NextSteps:
-    by_id = {row.effect: row for row in rows}
-    return NextSteps(
-        steps=tuple(
-            planned(by_id[step.effect], step.action, wait_ms=_wait_ms(step.until, unit.now)) for step in steps
-        ),
-        settled=settled,
-        state=unit.turn.state,
-        briefs=tuple(brief(row) for row in rows),
+        return unit.move(row, Event.DROPPED, held_for=None, error="not sent: the turn was stopped first")
+    if action is settle.Action.LEAVE_STANDING:
+        return unit.move(row, Event.LEFT_STANDING)
+    if action is settle.Action.HAND_OVER:
+        return hand_over_row(unit, row, CANT_BE_ASKED)
+    # Every attempt may have died before its own claim: the row still gets to its end by way of one.
+    claimed = row if row.state is State.COMPENSATING else _claimed(unit, row)
+    return unit.move(
+        claimed,
+        Event.UNDO_FAILED,
+        token=claimed.token + 1,
+        owned=True,
+        error=claimed.error or "its undo could not be completed",
     )
 
 

@@ -5,15 +5,14 @@ the ledger's processor time. So a statement that belongs to a turn's way is a co
 parameters change.
 """
 
-from functools import reduce
-from operator import and_
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, bindparam, select
+from sqlalchemy import Column, ColumnElement, and_, bindparam, select
 
+from turnsaga.ledger import OPEN_TURN
 from turnsaga.store import schema
 
-__all__ = ["CALL", "EFFECT", "EFFECTS_OF_TURN", "TURN", "matches"]
+__all__ = ["CALL", "EFFECT", "EFFECTS_OF_TURN", "OPEN_TURNS", "TURN", "matches"]
 
 
 def matches(*columns: Column[Any]) -> ColumnElement[bool]:
@@ -21,13 +20,18 @@ def matches(*columns: Column[Any]) -> ColumnElement[bool]:
 
     The ending keeps them apart from the values that an update sets.
     """
-    return reduce(and_, (column == bindparam(f"{column.name}_is", type_=column.type) for column in columns))
+    return and_(*(column == bindparam(f"{column.name}_is", type_=column.type) for column in columns))
 
 
 _turns, _effects, _calls = schema.turns, schema.effects, schema.calls
 
 TURN: Final = select(_turns).where(matches(_turns.c.tenant, _turns.c.turn))
 """The turn of ``tenant_is`` and ``turn_is``."""
+
+OPEN_TURNS: Final = select(_turns.c.turn).where(
+    matches(_turns.c.tenant, _turns.c.user, _turns.c.conversation) & _turns.c.state.in_(OPEN_TURN)
+)
+"""The turn of a conversation that hasn't ended."""
 
 EFFECTS_OF_TURN: Final = (
     select(_effects).where(matches(_effects.c.tenant, _effects.c.turn)).order_by(_effects.c.seq)

@@ -5,37 +5,34 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, update
 
 from turnsaga import settle
-from turnsaga.errors import StartConflict, TurnInProgress
+from turnsaga.errors import NotFound, StartConflict, TurnInProgress
 from turnsaga.keys import digest, turn_id
-from turnsaga.ledger import IN_DOUBT, OPEN_TURN, Event, State, TurnEventName, TurnState
-from turnsaga.models import FenceAnswer, FenceRequest, NextSteps, PlannedStep, Principal, TurnBegun, TurnRef
+from turnsaga.ledger import IN_DOUBT, Event, State, TurnEventName, TurnState
+from turnsaga.models import FenceAnswer, FenceRequest, NextSteps, PlannedStep, Principal, TurnRef
 from turnsaga.store import schema
 from turnsaga.store._handing import CANT_BE_ASKED, hand_over_row
 from turnsaga.store._payloads import dump
 from turnsaga.store._rows import EffectRow, TurnRow, brief, plan_row, settlement, turn_row
-from turnsaga.store._statements import TURN, matches
+from turnsaga.store._statements import OPEN_TURNS, TURN, matches
 from turnsaga.store._unit import TurnUnit
 
 __all__ = [
     "NewTurn",
     "Started",
-    "begin",
     "complete",
     "emit_settled",
     "fence",
     "planned",
     "start",
     "undecided",
+    "write_fence",
 ]
 
 
 _turns, _conversations = schema.turns, schema.conversations
-_OPEN: Final = select(_turns.c.turn).where(
-    matches(_turns.c.tenant, _turns.c.user, _turns.c.conversation) & _turns.c.state.in_(OPEN_TURN)
-)
 _ADD_TURN: Final = insert(_turns)
 _NEXT_POSITION: Final = (
     update(_conversations)
@@ -114,7 +111,7 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
                 "turns": 1,
             },
         )
-    busy = connection.execute(_OPEN, mine).scalar_one_or_none()
+    busy = connection.execute(OPEN_TURNS, mine).scalar_one_or_none()
     if busy is not None:
         raise TurnInProgress(busy)
     row = TurnRow(
@@ -150,29 +147,30 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
     return Started(ref, new.conversation, TurnState.RUNNING, created=True, deadline_ms=new.deadline_ms)
 
 
-def begin(connection: Connection, ref: TurnRef, *, now: datetime) -> TurnBegun:
-    """Note that a run of the turn's workflow has begun, and return what the ledger already holds."""
-    unit = TurnUnit.hold(connection, ref, now)
-    if unit.turn.begun_at is None:
-        unit.set_turn(begun_at=now)
-    return TurnBegun(state=unit.turn.state, briefs=tuple(brief(row) for row in unit.effects()))
-
-
-def fence(connection: Connection, request: FenceRequest, *, now: datetime) -> FenceAnswer:
+def fence(
+    connection: Connection, request: FenceRequest, *, now: datetime, owner: Principal | None = None
+) -> FenceAnswer:
     """Write the fence if the turn runs: from this transaction's end on, no gate opens.
 
     The first one counts. On a turn that is settling or has ended it changes nothing.
 
     Raises:
-        NotFound: there is no such turn.
+        NotFound: there is no such turn, or it isn't the owner's.
     """
     unit = TurnUnit.hold(connection, TurnRef(tenant=request.tenant, turn=request.turn), now)
+    if owner is not None and (unit.turn.tenant, unit.turn.user) != (owner.tenant, owner.user):
+        raise NotFound("turn", request.turn)
+    return write_fence(unit, request)
+
+
+def write_fence(unit: TurnUnit, request: FenceRequest) -> FenceAnswer:
+    """Write the fence of a turn that is held, unless it has one or has ended."""
     if unit.turn.fenced or unit.turn.state is not TurnState.RUNNING:
         return FenceAnswer(first=False, state=unit.turn.state)
     aborts = request.cause == "abort"
     unit.advance_turn(
         TurnEventName.ABORT_ACCEPTED if aborts else TurnEventName.FAILURE_MET,
-        fence=now,
+        fence=unit.now,
         fence_cause=request.cause,
         fence_via=request.via,
         fence_by=request.by,

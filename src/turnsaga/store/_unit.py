@@ -148,7 +148,11 @@ class TurnUnit:
         return new
 
     def _changed(
-        self, statement: Update, row: EffectRow, where: Mapping[str, Any], **changes: Any
+        self,
+        statement: Update,
+        row: EffectRow,
+        where: Mapping[str, Any],
+        **changes: Any,  # noqa: ANN401
     ) -> EffectRow:
         """Change a row that is as it was read, and return it as the database now has it."""
         for name in SAFE_TEXTS & changes.keys():

@@ -12,7 +12,7 @@ from turnsaga.models import EffectRef, EffectView, Principal, TurnEvent, TurnRef
 from turnsaga.store import schema
 from turnsaga.store._payloads import load_object
 from turnsaga.store._rows import EffectRow, TurnRow, effect_row, settlement, turn_row, view
-from turnsaga.store._statements import EFFECT, EFFECTS_OF_TURN, matches
+from turnsaga.store._statements import EFFECT, EFFECTS_OF_TURN, OPEN_TURNS, matches
 
 __all__ = [
     "EventPage",
@@ -32,9 +32,6 @@ __all__ = [
 
 _turns, _events = schema.turns, schema.turn_events
 _OWN_TURN: Final = select(_turns).where(matches(_turns.c.tenant, _turns.c.turn, _turns.c.user))
-_OPEN: Final = select(_turns.c.turn).where(
-    matches(_turns.c.tenant, _turns.c.user, _turns.c.conversation) & _turns.c.state.in_(OPEN_TURN)
-)
 _PAGE: Final = (
     select(_events)
     .where(matches(_events.c.tenant, _events.c.turn) & (_events.c.number > bindparam("after")))
@@ -87,7 +84,7 @@ def turn_view(connection: Connection, who: Principal, turn: str) -> TurnView:
 def active_turn(connection: Connection, who: Principal, conversation: str) -> str | None:
     """Return the turn of a conversation that hasn't ended, if there is one."""
     mine = {"tenant_is": who.tenant, "user_is": who.user, "conversation_is": conversation}
-    return connection.execute(_OPEN, mine).scalar_one_or_none()
+    return connection.execute(OPEN_TURNS, mine).scalar_one_or_none()
 
 
 def latest_turn(connection: Connection, who: Principal, conversation: str) -> str | None:

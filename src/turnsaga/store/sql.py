@@ -21,7 +21,6 @@ from turnsaga.models import (
     NextSteps,
     Principal,
     StepRef,
-    TurnBegun,
     TurnRef,
     TurnView,
 )
@@ -87,13 +86,9 @@ class SqlStore:
         """Insert a turn, or return the one that the same start began. See ``_turns.start``."""
         return await self._database.write(_turns.start, new, now=self._clock())
 
-    async def begin_turn(self, ref: TurnRef) -> TurnBegun:
-        """Note that a run of the turn's workflow has begun."""
-        return await self._database.write(_turns.begin, ref, now=self._clock())
-
-    async def fence(self, request: FenceRequest) -> FenceAnswer:
-        """Write the turn's fence if it runs; the first one counts."""
-        return await self._database.write(_turns.fence, request, now=self._clock())
+    async def fence(self, request: FenceRequest, *, owner: Principal | None = None) -> FenceAnswer:
+        """Write the turn's fence if it runs; the first one counts. ``owner`` must be its owner."""
+        return await self._database.write(_turns.fence, request, owner=owner, now=self._clock())
 
     async def complete_turn(self, ref: TurnRef) -> NextSteps:
         """Complete the turn unless it is fenced or has effects in doubt."""
@@ -103,9 +98,16 @@ class SqlStore:
         """Return what has to be done about effects in doubt that no call works on any more."""
         return await self._database.write(_turns.undecided, ref, now=self._clock())
 
-    async def next_steps(self, ref: TurnRef, *, given_up: Collection[str] = ()) -> NextSteps:
-        """Settle what needs no call, and return what does; closes the turn when nothing is left."""
-        return await self._database.write(_settling.next_steps, ref, given_up=given_up, now=self._clock())
+    async def next_steps(
+        self, ref: TurnRef, *, given_up: Collection[str] = (), fence: FenceRequest | None = None
+    ) -> NextSteps:
+        """Settle what needs no call, and return what does; closes the turn when nothing is left.
+
+        ``fence`` is written first, in the same transaction.
+        """
+        return await self._database.write(
+            _settling.next_steps, ref, given_up=given_up, fence=fence, now=self._clock()
+        )
 
     async def owned_steps(self, ref: TurnRef) -> NextSteps:
         """Return what can be asked again about effects that were handed over."""
@@ -136,8 +138,10 @@ class SqlStore:
     # Replies
 
     async def step_context(self, ref: StepRef) -> _replies.StepContext:
-        """Return what one model request needs."""
-        return await self._database.read(_replies.step_context, ref)
+        """Return what one model request needs; the first one of a turn notes that the turn has begun."""
+        # Only the first one writes; the others needn't wait for those who do.
+        ask = self._database.write if ref.step == 1 else self._database.read
+        return await ask(_replies.step_context, ref, now=self._clock())
 
     async def append_text(self, ref: StepRef, text: str) -> bool:
         """Add text to the turn's events; False once the turn is fenced."""
@@ -147,8 +151,8 @@ class SqlStore:
         """Say that this step's text so far is void; False once the turn is fenced."""
         return await self._database.write(_replies.restart_step, ref, attempt, now=self._clock())
 
-    async def record_reply(self, ref: StepRef, reply: _replies.NewReply) -> bool:
-        """Store a whole reply; False once the turn is fenced."""
+    async def record_reply(self, ref: StepRef, reply: _replies.NewReply) -> _replies.StoredReply | None:
+        """Store a whole reply, and return it; None once the turn is fenced."""
         return await self._database.write(_replies.record_reply, ref, reply, now=self._clock())
 
     async def record_result(self, ref: CallRef, result: object, *, is_error: bool) -> None:
@@ -164,6 +168,12 @@ class SqlStore:
     async def claim_commit(self, ref: CallRef, new: _gate.NewEffect | None) -> _gate.Claim:
         """Prepare the call's effect if it has none yet, and open the gate."""
         return await self._database.write(_gate.claim_commit, ref, new, now=self._clock())
+
+    async def draft_and_claim(
+        self, ref: CallRef, draft: Callable[[_gate.CallContext], _gate.NewEffect]
+    ) -> _gate.Claim:
+        """As ``call_context`` and ``claim_commit`` in one, for an effect that is drafted without waiting."""
+        return await self._database.write(_gate.draft_and_claim, ref, draft, now=self._clock())
 
     async def drop(self, ref: EffectRef, reason: str) -> EffectRow:
         """Release an effect that is prepared and not to be sent."""
@@ -193,8 +203,10 @@ class SqlStore:
         """Claim an effect to undo it; the second value says whether the undo may be sent."""
         return await self._database.write(_settling.claim_undo, ref, now=self._clock())
 
-    async def record_undo(self, ref: EffectRef, token: int, outcome: _settling.UndoOutcome) -> EffectRow:
-        """Write what the undo that holds ``token`` learned."""
+    async def record_undo(
+        self, ref: EffectRef, token: int, outcome: _settling.UndoOutcome
+    ) -> _settling.UndoRecorded:
+        """Write what the undo that holds ``token`` learned, and return what is to be done then."""
         return await self._database.write(_settling.record_undo, ref, token, outcome, now=self._clock())
 
     async def load_effect(self, ref: EffectRef) -> EffectRow:

@@ -1,38 +1,37 @@
 """``<tool>.commit``: one attempt to prepare and commit a call."""
 
 import asyncio
-from typing import Any, Final, assert_never
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, Final, TypeVar, assert_never
 
 import structlog
-from pydantic import BaseModel
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from turnsaga import settle
 from turnsaga.attempts import untorn
 from turnsaga.errors import OUTCOME_UNKNOWN, InvalidRequest, NotApplied, StoreUnavailable, ToolOutcome
-from turnsaga.keys import canonical_json, digest, effect_key
 from turnsaga.ledger import State
 from turnsaga.models import CallOutcome, CallRef
 from turnsaga.store import (
-    CallContext,
     Claim,
     CommitOutcome,
     EffectRow,
-    NewEffect,
     SqlStore,
     Verdict,
     brief,
     load_object,
     plan_row,
 )
-from turnsaga.tool_activities._common import EXPECTED, INSIST, call_before, call_for, ms, now
-from turnsaga.tool_activities._plans import call_plan
-from turnsaga.tools import Call, Committed, EffectTool, Keyed, Prepared, parse_arguments, sentence
+from turnsaga.tool_activities._common import EXPECTED, INSIST, call_before, call_for, now
+from turnsaga.tool_activities._drafts import draft, parse_call
+from turnsaga.tools import Committed, EffectTool, Prepared
 
 __all__ = ["CommitAttempts"]
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+T = TypeVar("T")
 _POLL_S: Final = 0.1
 
 
@@ -44,18 +43,28 @@ class CommitAttempts:
 
     async def run(self, tool: EffectTool[Any], ref: CallRef) -> CallOutcome:
         """Prepare the call if it isn't, pass the gate, call, and write what came of it."""
-        context = await self._store.call_context(ref)
-        new: NewEffect | None = None
-        if context.effect is None and not context.fenced:
-            if context.result is not None:
-                return CallOutcome()
-            new = await self._prepare(tool, ref, context)
-            if new is None:
-                return CallOutcome()
+        try:
+            claim = await self._claimed(tool, ref)
+        except (InvalidRequest, NotApplied) as error:
+            await self._store.record_result(ref, f"not run: {error}", is_error=True)
+            return CallOutcome()
+        except _Unprepared as error:
+            why = f"could not be prepared ({error})"
+            if activity.info().attempt < tool.limits.sends:
+                raise ApplicationError(
+                    f"{tool.name} {why}; it is tried again", type="PrepareFailed"
+                ) from None
+            await self._store.record_result(ref, f"not run: it {why}", is_error=True)
+            return CallOutcome()
+        return await self._follow(tool, ref, claim)
+
+    async def _follow(self, tool: EffectTool[Any], ref: CallRef, claim: Claim) -> CallOutcome:
+        """Act on the gate's answer; while that is "wait", ask again."""
         waited_until = now() + tool.limits.wait
         while True:
-            claim = await self._store.claim_commit(ref, new)
             match claim.verdict:
+                case Verdict.ANSWERED:
+                    return CallOutcome()
                 case Verdict.FENCED:
                     return CallOutcome(effect=None if claim.row is None else brief(claim.row), fenced=True)
                 case Verdict.SEND:
@@ -73,72 +82,29 @@ class CommitAttempts:
                 case _:
                     assert_never(claim.verdict)
             await asyncio.sleep(_POLL_S)
+            claim = await self._store.claim_commit(ref, None)
 
-    async def _prepare(self, tool: EffectTool[Any], ref: CallRef, context: CallContext) -> NewEffect | None:
-        """Return the effect to insert, or None once the call's refusal is stored as its result."""
-        try:
-            arguments = parse_arguments(tool, context.arguments)
-            values = arguments.model_dump(mode="json")
-            key = effect_key(
-                tool=tool.name,
-                arguments=values,
-                tenant=ref.tenant,
-                user=context.user,
-                nonce=context.nonce,
-                occurrence=context.occurrence,
-            )
-            prepared = await self._prepared(
-                tool, arguments, call_before(ref, context.user, key, tool.limits.call)
-            )
-            canonical_json(prepared.request)
-            resources = tuple(tool.resources(arguments)) if tool.resources is not None else ()
-        except (InvalidRequest, NotApplied) as error:
-            await self._store.record_result(ref, f"not run: {error}", is_error=True)
-            return None
-        except Exception as error:  # noqa: BLE001  # a tool's own code may raise anything
-            if activity.info().attempt >= tool.limits.sends:
-                why = f"not run: it could not be prepared ({type(error).__name__})"
-                await self._store.record_result(ref, why, is_error=True)
-                return None
-            raise ApplicationError(
-                f"{tool.name} could not be prepared ({type(error).__name__}); it is tried again",
-                type="PrepareFailed",
-            ) from None
-        repeat, limits = tool.repeat, tool.limits
-        return NewEffect(
-            tool=tool.name,
-            system=tool.system,
-            identity=prepared.identity,
-            arguments=values,
-            arguments_digest=digest(values),
-            occurrence=context.occurrence,
-            key=key,
-            request=prepared.request,
-            resources=resources,
-            plan=call_plan(tool, ref.index, arguments),
-            policy=str(context.policies.get(tool.name, "immediate")),
-            reversible=tool.reversible,
-            keyed=tool.keyed,
-            can_look_up=tool.lookup is not None,
-            key_dies_with_undo=isinstance(repeat, Keyed) and repeat.dies_with_undo,
-            undo_keyed=isinstance(tool.undo_repeat, Keyed),
-            key_life_ms=ms(repeat.lifetime) if isinstance(repeat, Keyed) else None,
-            send_by_ms=ms(limits.send_by),
-            landing_ms=ms(limits.landing_window),
-            max_sends=limits.sends if tool.keyed else 1,
-            max_undo_sends=limits.undo_sends,
-            title=sentence(tool.says, dict(arguments)),
-            no_undo_reason=tool.irreversible_because,
-        )
+    async def _claimed(self, tool: EffectTool[Any], ref: CallRef) -> Claim:
+        """Draft the call's effect if it has none, and claim it.
 
-    async def _prepared(self, tool: EffectTool[Any], arguments: BaseModel, call: Call) -> Prepared:
-        prepared = Prepared(arguments.model_dump(mode="json"))
-        if tool.prepare is not None:
-            async with asyncio.timeout(tool.limits.call.total_seconds()):
-                prepared = await tool.prepare(arguments, call)
-        if prepared.identity is None and tool.identity is not None:
-            prepared = Prepared(prepared.request, tool.identity(arguments))
-        return prepared
+        A tool that prepares nothing needs to wait for nobody, so its call is read and claimed in one
+        transaction.
+        """
+        if tool.prepare is None:
+            return await self._store.draft_and_claim(
+                ref,
+                lambda context: _guarded(lambda: draft(tool, ref, context, parse_call(tool, ref, context))),
+            )
+        context = await self._store.call_context(ref)
+        if context.effect is not None or context.fenced:
+            return await self._store.claim_commit(ref, None)
+        if context.result is not None:
+            return Claim(Verdict.ANSWERED)
+        call = _guarded(lambda: parse_call(tool, ref, context))
+        told = call_before(ref, context.user, call.key, tool.limits.call)
+        prepared = await _prepared(tool.prepare(call.arguments, told), within=tool.limits.call)
+        new = _guarded(lambda: draft(tool, ref, context, call, prepared))
+        return await self._store.claim_commit(ref, new)
 
     async def _send(self, tool: EffectTool[Any], row: EffectRow) -> CallOutcome:
         log = _log.bind(turn=row.turn, effect=row.effect, key=row.key, tool=tool.name)
@@ -195,6 +161,30 @@ class CommitAttempts:
         # It returned, so it was applied, and what it returned can't be used: known, and hard to undo.
         log.error("commit.returned_no_receipt", returned=type(done).__name__)
         return CommitOutcome(applied=True, receipt={"returned": type(done).__name__}, result=None)
+
+
+class _Unprepared(Exception):  # it says what isn't done
+    """A tool's own code failed before there was an effect; the text names the error's type alone."""
+
+
+def _guarded(work: Callable[[], T]) -> T:
+    """Tell what a tool's own code raises apart from what the ledger raises."""
+    try:
+        return work()
+    except (InvalidRequest, NotApplied):
+        raise
+    except Exception as error:
+        raise _Unprepared(type(error).__name__) from error
+
+
+async def _prepared(work: Awaitable[Prepared], *, within: timedelta) -> Prepared:
+    try:
+        async with asyncio.timeout(within.total_seconds()):
+            return await work
+    except (InvalidRequest, NotApplied):
+        raise
+    except Exception as error:
+        raise _Unprepared(type(error).__name__) from error
 
 
 def _row(claim: Claim) -> EffectRow:

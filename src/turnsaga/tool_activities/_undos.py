@@ -8,7 +8,7 @@ from temporalio.exceptions import ApplicationError
 from turnsaga.attempts import untorn
 from turnsaga.errors import OUTCOME_UNKNOWN, ChangedSince, NotApplied, StoreUnavailable, UndoRefused
 from turnsaga.models import CallOutcome, EffectRef
-from turnsaga.store import EffectRow, SqlStore, UndoOutcome, brief, load_object
+from turnsaga.store import EffectRow, SqlStore, UndoOutcome, UndoRecorded, brief, load_object
 from turnsaga.tool_activities._common import EXPECTED, INSIST, call_for, now
 from turnsaga.tools import EffectTool, Undone
 
@@ -46,15 +46,15 @@ class UndoAttempts:
             effect=row.effect,
             key=row.undo_key,
             tool=tool.name,
-            state=stored.state.value,
+            state=stored.row.state.value,
         )
         if outcome.again:
             raise ApplicationError(
                 f"{row.summary}: not undone yet ({outcome.error})", type="UndoNotApplied", category=EXPECTED
             )
-        return CallOutcome(effect=brief(stored))
+        return CallOutcome(effect=brief(stored.row), next=stored.next)
 
-    async def _recorded(self, row: EffectRow, outcome: UndoOutcome) -> EffectRow:
+    async def _recorded(self, row: EffectRow, outcome: UndoOutcome) -> UndoRecorded:
         give_up = now() + INSIST
         while True:
             try:

@@ -11,7 +11,7 @@ from turnsaga import SqlStore, Tools, names
 from turnsaga.attempts import heartbeating
 from turnsaga.keys import digest
 from turnsaga.models import StepPlan, StepRef
-from turnsaga.store import NewCall, NewReply, StepContext
+from turnsaga.store import NewCall, NewReply, StepContext, StoredReply
 from turnsaga.tool_activities import call_plan
 from turnsaga.tools import parse_arguments
 
@@ -40,16 +40,13 @@ class Clerk:
             context = await self._store.step_context(ref)
             if context.fenced:
                 return StepPlan(step=ref.step, fenced=True)
-            if context.stored is None:
-                if not await self._answer(ref, context):
-                    return StepPlan(step=ref.step, fenced=True)
-                context = await self._store.step_context(ref)
-            return self._plan(ref, context)
+            stored = context.stored or await self._answer(ref, context)
+            return StepPlan(step=ref.step, fenced=True) if stored is None else self._plan(ref, stored)
 
-    async def _answer(self, ref: StepRef, context: StepContext) -> bool:
+    async def _answer(self, ref: StepRef, context: StepContext) -> StoredReply | None:
         attempt = activity.info().attempt
         if attempt > 1 and not await self._store.restart_step(ref, attempt):
-            return False
+            return None
         titles = context.message.removesuffix(CHATTING).split(", ")
         if ref.step == 1:
             text, calls = "One moment.", tuple(self._call(title) for title in titles)
@@ -57,9 +54,11 @@ class Clerk:
             text, calls = "Here you are.", ()
             while context.message.endswith(CHATTING):
                 if not await self._store.append_text(ref, "And the weather! "):
-                    return False
+                    return None
                 await asyncio.sleep(0.05)
-        return await self._store.append_text(ref, text) and await self._store.record_reply(
+        if not await self._store.append_text(ref, text):
+            return None
+        return await self._store.record_reply(
             ref, NewReply(text=text, finish="stop", input_tokens=0, output_tokens=0, calls=calls)
         )
 
@@ -73,12 +72,11 @@ class Clerk:
             digest=digest(arguments),
         )
 
-    def _plan(self, ref: StepRef, context: StepContext) -> StepPlan:
+    def _plan(self, ref: StepRef, stored: StoredReply) -> StepPlan:
         tool = self._tools[TOOL]
-        stored = context.stored or ()
         waiting = tuple(
             call_plan(tool, call.index, parse_arguments(tool, call.arguments))
-            for call in stored
+            for call in stored.calls
             if not call.answered
         )
-        return StepPlan(step=ref.step, calls=waiting, answered=len(stored) - len(waiting))
+        return StepPlan(step=ref.step, calls=waiting, answered=len(stored.calls) - len(waiting))

@@ -1,0 +1,89 @@
+"""What an effect is before it has a row: parsed, keyed, and with all that its later attempts need."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from turnsaga.keys import canonical_json, digest, effect_key
+from turnsaga.models import CallRef
+from turnsaga.store import CallContext, NewEffect
+from turnsaga.tool_activities._common import ms
+from turnsaga.tool_activities._plans import call_plan
+from turnsaga.tools import EffectTool, Keyed, Prepared, parse_arguments, sentence
+
+__all__ = ["ParsedCall", "draft", "parse_call"]
+
+
+@dataclass(frozen=True)
+class ParsedCall:
+    """A call's arguments as its tool parsed them, and the key of its effect."""
+
+    arguments: BaseModel
+    values: Mapping[str, Any]
+    key: str
+
+
+def parse_call(tool: EffectTool[Any], ref: CallRef, context: CallContext) -> ParsedCall:
+    """Parse a stored call.
+
+    Raises:
+        InvalidRequest: the arguments don't fit the tool.
+    """
+    arguments = parse_arguments(tool, context.arguments)
+    values = arguments.model_dump(mode="json")
+    key = effect_key(
+        tool=tool.name,
+        arguments=values,
+        tenant=ref.tenant,
+        user=context.user,
+        nonce=context.nonce,
+        occurrence=context.occurrence,
+    )
+    return ParsedCall(arguments, values, key)
+
+
+def draft(
+    tool: EffectTool[Any],
+    ref: CallRef,
+    context: CallContext,
+    call: ParsedCall,
+    prepared: Prepared | None = None,
+) -> NewEffect:
+    """Return the effect to insert; without ``prepared`` its request is the parsed arguments.
+
+    Raises:
+        InvalidRequest: the request can't be written as canonical JSON.
+    """
+    request = call.values if prepared is None else prepared.request
+    canonical_json(request)
+    identity = None if prepared is None else prepared.identity
+    if identity is None and tool.identity is not None:
+        identity = tool.identity(call.arguments)
+    repeat, limits = tool.repeat, tool.limits
+    return NewEffect(
+        tool=tool.name,
+        system=tool.system,
+        identity=identity,
+        arguments=call.values,
+        arguments_digest=digest(call.values),
+        occurrence=context.occurrence,
+        key=call.key,
+        request=request,
+        resources=tuple(tool.resources(call.arguments)) if tool.resources is not None else (),
+        plan=call_plan(tool, ref.index, call.arguments),
+        policy=str(context.policies.get(tool.name, "immediate")),
+        reversible=tool.reversible,
+        keyed=tool.keyed,
+        can_look_up=tool.lookup is not None,
+        key_dies_with_undo=isinstance(repeat, Keyed) and repeat.dies_with_undo,
+        undo_keyed=isinstance(tool.undo_repeat, Keyed),
+        key_life_ms=ms(repeat.lifetime) if isinstance(repeat, Keyed) else None,
+        send_by_ms=ms(limits.send_by),
+        landing_ms=ms(limits.landing_window),
+        max_sends=limits.sends if tool.keyed else 1,
+        max_undo_sends=limits.undo_sends,
+        title=sentence(tool.says, dict(call.arguments)),
+        no_undo_reason=tool.irreversible_because,
+    )
