@@ -1,15 +1,14 @@
-"""Where the vendors are. From the environment; the defaults are the sandbox's of ``make dev``."""
+"""Where the vendors are; the defaults are the sandbox's of ``make dev``."""
 
 from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from settings.shared import ProductSettings
 
 __all__ = ["VendorSettings"]
 
 
-class VendorSettings(BaseSettings):
+class VendorSettings(ProductSettings):
     """Addresses and credentials of PAY, CRM and MAIL."""
-
-    model_config = SettingsConfigDict(env_prefix="TURNSAGA_", frozen=True, extra="ignore")
 
     pay_url: str = Field(default="http://127.0.0.1:8100/pay", description="Stripe's API, or a stand-in")
     pay_key: SecretStr = Field(default=SecretStr("sk_test_sandbox"), description="PAY's secret key")

@@ -6,11 +6,10 @@ import logging
 import signal
 import sys
 
-from pydantic import ValidationError
-
 from sandbox.errors import CannotStart
 from sandbox.server import serve
 from sandbox.settings import SandboxSettings
+from settings.reading import exit_code, read_settings
 
 
 async def run(settings: SandboxSettings) -> None:
@@ -29,18 +28,11 @@ async def run(settings: SandboxSettings) -> None:
 def main() -> int:
     """Return the exit code: 2 if the settings can't be used."""
     logging.basicConfig(level=logging.WARNING)
-    try:
-        asyncio.run(run(SandboxSettings()))
-    except ValidationError as error:
-        wrong = "; ".join(
-            f"SANDBOX_{'_'.join(map(str, item['loc'])).upper()}={str(item['input'])!r}: {item['msg']}"
-            for item in error.errors(include_url=False)
-        )
-        sys.stderr.write(f"sandbox: {wrong}\n")
-        return 2
-    except CannotStart as error:
-        sys.stderr.write(f"sandbox: {error}\n")
-        return 2
+    return exit_code("sandbox", _run, CannotStart)
+
+
+def _run() -> int:
+    asyncio.run(run(read_settings(SandboxSettings)))
     return 0
 
 

@@ -11,6 +11,7 @@ import structlog
 import uvicorn
 from temporalio.client import Client
 
+from settings.shared import ledger
 from turnsaga.client import TurnClient
 from turnsaga.connecting import temporal_config
 from turnsaga.errors import StoreUnavailable, StoreUnusable, TurnSagaError
@@ -84,7 +85,7 @@ async def serve(settings: WebSettings, *, patience_s: float = _PATIENCE_S) -> No
 async def _serve_on(
     listener: socket.socket, settings: WebSettings, identity: Identity, patience_s: float
 ) -> None:
-    store = SqlStore(settings.database)
+    store = ledger(settings)
     try:
         temporal = await _temporal()
         client = TurnClient(temporal, store, task_queue=settings.task_queue, default_model=settings.model)

@@ -1,11 +1,11 @@
-"""What the web tier is told by its environment. Temporal's own settings follow Temporal's configuration."""
+"""What the web tier alone is told. Temporal's own settings follow Temporal's configuration."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, SecretStr
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode
 
-from turnsaga import names
+from settings.shared import LedgerSettings
 
 __all__ = ["SCRIPTED", "WebSettings"]
 
@@ -22,22 +22,15 @@ _Given = Annotated[str, Field(min_length=1)]
 _Listed = Annotated[tuple[_Given, ...], NoDecode, BeforeValidator(_listed)]
 
 
-class WebSettings(BaseSettings):
+class WebSettings(LedgerSettings):
     """Settings of ``python -m web``."""
-
-    model_config = SettingsConfigDict(env_prefix="TURNSAGA_", frozen=True, extra="ignore")
 
     web_host: str = Field(
         default="127.0.0.1", description="address to listen on; loopback without bearer tokens"
     )
     web_port: int = Field(default=8000, ge=1, le=65535, description="port to listen on")
-    database: str = Field(default="sqlite:///ledger.db", description="SQLAlchemy URL of the ledger")
-    task_queue: str = Field(default=names.TASK_QUEUE, description="Temporal task queue of the workers")
     model: str = Field(
         default=SCRIPTED, min_length=1, max_length=100, description="model of turns that name none"
-    )
-    env: Literal["development", "production"] = Field(
-        default="development", description="how logs read, and what is allowed"
     )
     allowed_hosts: _Listed | None = Field(
         default=None, description="host names that are served; with bearer tokens only, every one if not set"

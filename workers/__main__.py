@@ -1,14 +1,13 @@
 """``python -m workers run | dev | demo``."""
 
 import asyncio
-import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
 from activities.settings import VendorSettings
+from settings.reading import exit_code, read_settings
 from turnsaga.errors import TurnSagaError
 from workers.run import run as run_worker
 from workers.settings import WorkerSettings
@@ -19,16 +18,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 @app.command()
 def run() -> None:
     """Run one worker, configured by the environment, until it is told to stop."""
-    try:
-        settings, vendors = WorkerSettings(), VendorSettings()
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        _fail(f"TURNSAGA_{str(first['loc'][0]).upper()}: {first['msg']}")
-    try:
-        code = asyncio.run(run_worker(settings, vendors))
-    except TurnSagaError as error:
-        _fail(str(error))
-    raise typer.Exit(code)
+    raise typer.Exit(exit_code("workers", _run, TurnSagaError))
 
 
 @app.command()
@@ -66,9 +56,9 @@ def demo(
     raise typer.Exit(asyncio.run(run_demo(drop_response=drop_response)))
 
 
-def _fail(message: str) -> NoReturn:
-    sys.stderr.write(f"workers: {message}\n")
-    raise typer.Exit(2)
+def _run() -> int:
+    settings, vendors = read_settings(WorkerSettings), read_settings(VendorSettings)
+    return asyncio.run(run_worker(settings, vendors))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from temporalio.worker import Worker
 
 from activities.deployment import deployment_tools
 from activities.settings import VendorSettings
+from settings.shared import ledger
 from turnsaga.logs import configure
 from turnsaga.store import SqlStore
 from turnsaga.tools import Tools
@@ -32,7 +33,7 @@ async def run(settings: WorkerSettings, vendors: VendorSettings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    store = SqlStore(settings.database)
+    store = ledger(settings)
     stopping = asyncio.create_task(stop.wait())
     async with deployment_tools(vendors) as tools:
         client = await _unless(stopping, _ready(store, settings, tools))

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Final
 
 from pydantic import SecretStr
-from pydantic_settings import BaseSettings
 
 from activities.settings import VendorSettings
 from sandbox.settings import SandboxSettings
+from settings.reading import Settings, holds_secret, variable
 from web.settings import WebSettings
 from workers.settings import WorkerSettings
 
 __all__ = ["DOCUMENT", "current", "main", "settings"]
 
 DOCUMENT: Final = Path(__file__).resolve().parents[1] / "settings.md"
-READERS: Final[tuple[tuple[str, type[BaseSettings]], ...]] = (
+READERS: Final[tuple[tuple[str, type[Settings]], ...]] = (
     ("worker", WorkerSettings),
     ("worker", VendorSettings),
     ("web", WebSettings),
@@ -34,19 +34,19 @@ def settings() -> dict[str, tuple[set[str], str, str]]:
     """Return each variable with who reads it, its default, and what it is."""
     found: dict[str, tuple[set[str], str, str]] = {}
     for reader, kind in READERS:
-        prefix = str(kind.model_config.get("env_prefix", ""))
-        for name, field in kind.model_fields.items():
-            variable = f"{prefix}{name}".upper()
-            readers = found[variable][0] if variable in found else set[str]()
-            found[variable] = (readers | {reader}, _default(field.default), field.description or "")
+        for field_name, field in kind.model_fields.items():
+            name = variable(kind, field_name)
+            readers = found[name][0] if name in found else set[str]()
+            what = f"{field.description or ''}{' (secret)' if holds_secret(field) else ''}"
+            found[name] = (readers | {reader}, _default(field.default), what)
     return found
 
 
 def current(text: str) -> str:
     """Return the document with its table written anew."""
     lines = ["| variable | read by | default | what it is |", "| --- | --- | --- | --- |"]
-    for variable, (readers, default, what) in sorted(settings().items()):
-        lines.append(f"| `{variable}` | {', '.join(sorted(readers))} | {default} | {what} |")
+    for name, (readers, default, what) in sorted(settings().items()):
+        lines.append(f"| `{name}` | {', '.join(sorted(readers))} | {default} | {what} |")
     place = re.compile(r"(<!-- settings -->\n).*?(<!-- /settings -->)", re.DOTALL)
     if len(place.findall(text)) != 1:
         raise ValueError("need one <!-- settings --> … <!-- /settings -->")

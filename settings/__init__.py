@@ -1,0 +1,1 @@
+"""How processes of our deployment are told what to do: what several read, and how each reads it."""
