@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Written last, so that an interrupted set-up is done again.
 INSTALLED := .venv/installed
 
-SOURCES := src settings workflows activities workers web sandbox tests benchmarks docs/_tools
+SOURCES := src settings workflows activities workers web sandbox tests benchmarks deploy docs/_tools
 # Those that fail fast come first; a folder that isn't named here comes last.
 FIRST := $(wildcard $(addprefix tests/,unit model store sandbox web replay workflows e2e dev))
 REST := $(filter-out $(FIRST),$(patsubst %/,%,$(dir $(sort $(wildcard tests/*/test_*.py)))))

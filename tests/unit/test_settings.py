@@ -143,7 +143,7 @@ def test_what_several_parts_read_is_declared_once() -> None:
         assert own & set(LedgerSettings.model_fields) == set()
         assert issubclass(kind, LedgerSettings)
     apart = [set(kind.__annotations__) for kind in (WorkerSettings, VendorSettings, WebSettings)]
-    assert sum(map(len, apart)) == len(set.union(*apart))
+    assert sum(map(len, apart)) == len(set[str]().union(*apart))
 
 
 @pytest.mark.parametrize(
