@@ -5,14 +5,23 @@ exactly one result, in the reply's order, and each says what is true now: an eff
 is told as undone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
 from turnsaga.ledger import State, TurnState
 from turnsaga.models import EffectBrief
 
-__all__ = ["PastCall", "PastStep", "PastTurn", "details_markdown", "effect_result", "notice", "turn_note"]
+__all__ = [
+    "PastCall",
+    "PastStep",
+    "PastTurn",
+    "details_markdown",
+    "details_row",
+    "effect_result",
+    "notice",
+    "turn_note",
+]
 
 
 @dataclass(frozen=True)
@@ -106,17 +115,17 @@ def notice(title: str, state: State, reason: str | None) -> str:
     return f"{words} ({reason})" if reason else words
 
 
-def details_markdown(headline: str, briefs: Sequence[EffectBrief]) -> str:
-    """Return the ledger of a turn as a markdown table, for the Temporal UI."""
-    if not briefs:
+def details_markdown(headline: str, rows: Collection[str]) -> str:
+    """Return the ledger of a turn as a markdown table of ``details_row``s, for the Temporal UI."""
+    if not rows:
         return headline
-    rows = [_row(brief) for brief in briefs]
     return "\n".join(
         [headline, "", "| # | tool | effect | state | note |", "| --- | --- | --- | --- | --- |", *rows]
     )
 
 
-def _row(brief: EffectBrief) -> str:
+def details_row(brief: EffectBrief) -> str:
+    """Return one effect as a row of the table."""
     summary, why = _cell(brief.summary), _cell(brief.note or "")
     return f"| {brief.order or ''} | `{brief.tool}` | {summary} | **{brief.state}** | {why} |"
 

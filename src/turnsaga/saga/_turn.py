@@ -36,7 +36,7 @@ from turnsaga.models import (
 )
 from turnsaga.saga._calls import HEARTBEAT, Calls
 from turnsaga.saga._ledger import book
-from turnsaga.transcript import details_markdown
+from turnsaga.transcript import details_markdown, details_row
 
 __all__ = ["SagaOptions", "TurnSaga"]
 
@@ -70,6 +70,7 @@ class TurnSaga:
         self._options = options or SagaOptions()
         self._stop: FenceRequest | None = None
         self._briefs: dict[str, EffectBrief] = {}
+        self._rows: dict[str, str] = {}
         self._calls = Calls(start, self._note)
         self._inflight: set[asyncio.Task[None]] = set()
         self._step = 0
@@ -308,6 +309,8 @@ class TurnSaga:
 
     def _remember(self, briefs: Sequence[EffectBrief], state: TurnState) -> None:
         self._briefs.update({brief.effect: brief for brief in briefs})
+        # Kept as they are written: a turn of a thousand effects would write them all a thousand times.
+        self._rows.update({brief.effect: details_row(brief) for brief in briefs})
         if state is not self._status:
             self._status = state
             if state not in OPEN_TURN:
@@ -330,7 +333,7 @@ class TurnSaga:
         self._remember((brief,), self._status)
 
     def _show(self, headline: str) -> None:
-        workflow.set_current_details(details_markdown(headline, list(self._briefs.values())))
+        workflow.set_current_details(details_markdown(headline, self._rows.values()))
 
     def _on_ledger(self) -> dict[str, Any]:
         return {
