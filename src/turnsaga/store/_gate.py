@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Select, bindparam, func, insert, select, upda
 from turnsaga import settle
 from turnsaga.errors import NotFound
 from turnsaga.keys import effect_id, undo_key
-from turnsaga.ledger import BLOCKS_IDENTITY, CLOSED, IN_DOUBT, OPEN_TURN, Event, State
+from turnsaga.ledger import CLOSED, IN_DOUBT, Event, State
 from turnsaga.models import CallPlan, CallRef, TurnRef
 from turnsaga.store import schema
 from turnsaga.store._payloads import dump, load, load_object
@@ -23,7 +23,7 @@ from turnsaga.store._postgres import lock_names
 from turnsaga.store._rows import EffectRow, effect_row, plan_row
 from turnsaga.store._statements import CALL, matches
 from turnsaga.store._unit import TurnUnit
-from turnsaga.store.schema import safe_text
+from turnsaga.store.schema import one_of, safe_text
 
 __all__ = ["CallContext", "Claim", "NewEffect", "Verdict", "call_context", "claim_commit", "draft_and_claim"]
 
@@ -51,10 +51,13 @@ _SAME_IDENTITY: Final = (
     .where(
         matches(_effects.c.tenant, _effects.c.system, _effects.c.identity)
         & (_effects.c.effect != bindparam("effect_is"))
-        & _effects.c.state.in_(BLOCKS_IDENTITY)
+        & one_of(_effects.c.state, schema.UNSETTLED)
     )
     .limit(1)
 )
+
+
+_AHEAD: Final = sorted(IN_DOUBT | {State.PREPARED})
 
 
 def _earlier_on_resource() -> Select[str]:
@@ -76,12 +79,12 @@ def _earlier_on_resource() -> Select[str]:
         .where(
             matches(mine.c.tenant, mine.c.effect)
             & (
-                ((other.c.turn == bindparam("turn_is")) & effect.c.state.in_(IN_DOUBT | {State.PREPARED}))
+                ((other.c.turn == bindparam("turn_is")) & one_of(effect.c.state, _AHEAD))
                 | (
                     (other.c.turn != bindparam("turn_is"))
                     & (
-                        effect.c.state.not_in(CLOSED)
-                        | ((effect.c.state == State.COMMITTED) & turn.c.state.in_(OPEN_TURN))
+                        ~one_of(effect.c.state, sorted(CLOSED))
+                        | ((effect.c.state == State.COMMITTED) & one_of(turn.c.state, schema.OPEN))
                     )
                 )
             )

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
-from turnsaga.ledger import State, TurnState
+from turnsaga.ledger import TurnState
 from turnsaga.models import CallRef, StepRef, TurnRef
 from turnsaga.store import schema
 from turnsaga.store._payloads import dump, dump_outcome, load, load_object
@@ -70,7 +70,7 @@ _TO_NOTICE: Final = (
         matches(_effects.c.tenant, _effects.c.user)
         & (_effects.c.turn != bindparam("turn_is"))
         & _effects.c.acknowledged_at.is_(None)
-        & _effects.c.state.in_([State.STANDING, State.UNKNOWN, State.ACCEPTED, State.COMPENSATION_FAILED])
+        & schema.one_of(_effects.c.state, schema.OUTSTANDING)
     )
     .order_by(_effects.c.at)
     .limit(50)

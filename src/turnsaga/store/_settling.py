@@ -48,7 +48,9 @@ class UndoRecorded:
 _effects = schema.effects
 _OF_TURN: Final = matches(_effects.c.tenant, _effects.c.turn)
 _NOT_CLOSED: Final = (
-    select(_effects).where(_OF_TURN & _effects.c.state.not_in(CLOSED)).order_by(_effects.c.seq)
+    select(_effects)
+    .where(_OF_TURN & ~schema.one_of(_effects.c.state, sorted(CLOSED)))
+    .order_by(_effects.c.seq)
 )
 _LAST_COMMITTED: Final = (
     select(_effects)
@@ -58,7 +60,7 @@ _LAST_COMMITTED: Final = (
 )
 _IN_DOUBT: Final = (
     select(_effects.c.effect)
-    .where(_OF_TURN & _effects.c.state.in_(IN_DOUBT) & _effects.c.owned.is_(False))
+    .where(_OF_TURN & schema.one_of(_effects.c.state, sorted(IN_DOUBT)) & _effects.c.owned.is_(False))
     .limit(1)
 )
 

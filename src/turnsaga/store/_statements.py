@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from sqlalchemy import Column, ColumnElement, and_, bindparam, select
 
-from turnsaga.ledger import OPEN_TURN
 from turnsaga.store import schema
+from turnsaga.store.schema import one_of
 
 __all__ = ["CALL", "EFFECT", "EFFECTS_OF_TURN", "OPEN_TURNS", "TURN", "matches"]
 
@@ -29,7 +29,7 @@ TURN: Final = select(_turns).where(matches(_turns.c.tenant, _turns.c.turn))
 """The turn of ``tenant_is`` and ``turn_is``."""
 
 OPEN_TURNS: Final = select(_turns.c.turn).where(
-    matches(_turns.c.tenant, _turns.c.user, _turns.c.conversation) & _turns.c.state.in_(OPEN_TURN)
+    matches(_turns.c.tenant, _turns.c.user, _turns.c.conversation) & one_of(_turns.c.state, schema.OPEN)
 )
 """The turn of a conversation that hasn't ended."""
 

@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import ColumnElement, Connection, bindparam, select, update
 
 from turnsaga.errors import NotFound
-from turnsaga.ledger import OPEN_TURN, State
+from turnsaga.ledger import OPEN_TURN
 from turnsaga.models import EffectRef, EffectView, Principal, TurnEvent, TurnRef, TurnView
 from turnsaga.store import schema
 from turnsaga.store._payloads import load_object
@@ -151,9 +151,7 @@ def outstanding(connection: Connection, who: Principal, *, only: bool) -> tuple[
     table = schema.effects
     condition: ColumnElement[bool] = table.c.tenant == who.tenant
     if only:
-        condition = table.c.acknowledged_at.is_(None) & table.c.state.in_(
-            [State.STANDING, State.UNKNOWN, State.ACCEPTED, State.COMPENSATION_FAILED]
-        )
+        condition = table.c.acknowledged_at.is_(None) & schema.one_of(table.c.state, schema.OUTSTANDING)
     return _listed(connection, who, condition)
 
 

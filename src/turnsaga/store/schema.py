@@ -5,6 +5,7 @@ databases compare and round them alike. JSON is text in ASCII: whatever a vendor
 surrogate pair) can be stored.
 """
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     ForeignKeyConstraint,
     Index,
     Integer,
@@ -20,20 +22,26 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    literal_column,
     text,
 )
 
 __all__ = [
     "EPOCH",
     "MAX_TEXT",
+    "OPEN",
+    "OUTSTANDING",
     "SAFE_TEXTS",
+    "UNSETTLED",
     "Instant",
     "SafeText",
+    "among",
     "calls",
     "conversations",
     "effects",
     "engine",
     "metadata",
+    "one_of",
     "resources",
     "safe_text",
     "steps",
@@ -46,6 +54,28 @@ MAX_TEXT: Final = 4000
 """Characters that a text for people is cut to."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# The states of partial indexes, in the order of their predicates.
+OPEN: Final = ("running", "aborting", "failing")
+"""A turn that hasn't ended."""
+UNSETTLED: Final = ("committing", "accepted", "unknown", "compensating", "compensation_failed")
+"""An effect that keeps others off its business identity."""
+OUTSTANDING: Final = ("standing", "unknown", "accepted", "compensation_failed")
+"""An effect that its user is to be told of."""
+
+
+def among(states: Iterable[str]) -> str:
+    """Return the predicate of a partial index over rows in these states."""
+    return f"state IN ({', '.join(repr(str(state)) for state in states)})"
+
+
+def one_of(column: Column[Any], states: Iterable[str]) -> ColumnElement[bool]:
+    """Return the condition that a column is one of these states, written as a partial index writes it.
+
+    With parameters in their place no database could know that the index holds all such rows.
+    """
+    return column.in_([literal_column(f"'{state}'") for state in states])
 
 
 class Instant(TypeDecorator[datetime]):
@@ -164,15 +194,15 @@ turns = Table(
         "user",
         "conversation",
         unique=True,
-        sqlite_where=text("state IN ('running', 'aborting', 'failing')"),
-        postgresql_where=text("state IN ('running', 'aborting', 'failing')"),
+        sqlite_where=text(among(OPEN)),
+        postgresql_where=text(among(OPEN)),
     ),
     Index(
         "ix_turns_open",
         "state",
         "created_at",
-        sqlite_where=text("state IN ('running', 'aborting', 'failing')"),
-        postgresql_where=text("state IN ('running', 'aborting', 'failing')"),
+        sqlite_where=text(among(OPEN)),
+        postgresql_where=text(among(OPEN)),
     ),
     Index("ix_turns_follow", "created_at", sqlite_where=text("follow"), postgresql_where=text("follow")),
 )
@@ -279,20 +309,16 @@ effects = Table(
         "tenant",
         "system",
         "identity",
-        sqlite_where=text(
-            "state IN ('committing', 'accepted', 'unknown', 'compensating', 'compensation_failed')"
-        ),
-        postgresql_where=text(
-            "state IN ('committing', 'accepted', 'unknown', 'compensating', 'compensation_failed')"
-        ),
+        sqlite_where=text(among(UNSETTLED)),
+        postgresql_where=text(among(UNSETTLED)),
     ),
     Index(
         "ix_effects_outstanding",
         "tenant",
         "user",
         "at",
-        sqlite_where=text("state IN ('standing', 'unknown', 'accepted', 'compensation_failed')"),
-        postgresql_where=text("state IN ('standing', 'unknown', 'accepted', 'compensation_failed')"),
+        sqlite_where=text(among(OUTSTANDING)),
+        postgresql_where=text(among(OUTSTANDING)),
     ),
 )
 

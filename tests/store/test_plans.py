@@ -1,0 +1,66 @@
+"""Questions that are asked for ever find their rows by an index, however many turns there were before."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Select, text
+
+from tests.store.ledgers import Ledger
+from turnsaga.ledger import BLOCKS_IDENTITY, OPEN_TURN, State
+from turnsaga.store import _deployment, _gate, _replies, _statements, schema
+
+ASKED: dict[str, tuple[Select[Any], dict[str, Any]]] = {
+    "ix_effects_outstanding": (
+        _replies._TO_NOTICE,
+        {"tenant_is": "acme", "user_is": "ada", "turn_is": "trn"},
+    ),
+    "ix_effects_unsettled_identity": (
+        _gate._SAME_IDENTITY,
+        {"tenant_is": "acme", "system_is": "pay", "identity_is": "INV-7", "effect_is": "eff"},
+    ),
+    "ix_turns_one_open": (
+        _statements.OPEN_TURNS,
+        {"tenant_is": "acme", "user_is": "ada", "conversation_is": "c1"},
+    ),
+    "ix_turns_open": (_deployment._OPEN_BEFORE, {"before": 1, "most": 500}),
+    "ix_turns_follow": (_deployment._FOLLOWED, {"most": 500}),
+    "ix_effects_turn": (_statements.EFFECTS_OF_TURN, {"tenant_is": "acme", "turn_is": "trn"}),
+}
+
+
+def plan(connection: Connection, statement: Select[Any], told: dict[str, Any]) -> str:
+    compiled = statement.compile(connection)
+    explain = "EXPLAIN" if connection.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
+    if connection.dialect.name == "postgresql":
+        # An empty table is read as a whole, whatever its indexes; and a prepared statement's plan holds
+        # for all parameters, so this one must too.
+        connection.execute(text("SET LOCAL enable_seqscan = off"))
+        connection.execute(text("SET LOCAL enable_bitmapscan = off"))
+    values = {**compiled.params, **told}
+    order = compiled.positiontup
+    found = (
+        connection.exec_driver_sql(f"{explain} {compiled}", tuple(values[name] for name in order))
+        if order is not None
+        else connection.exec_driver_sql(f"{explain} {compiled}", values)
+    )
+    return "\n".join(str(row) for row in found)
+
+
+@pytest.mark.parametrize("index", ASKED)
+async def test_question_is_answered_from_its_index(ledger: Ledger, index: str) -> None:
+    statement, told = ASKED[index]
+
+    used = await ledger.store._database.read(plan, statement, told)
+
+    assert index in used
+
+
+def test_states_of_partial_indexes_are_those_of_the_protocol() -> None:
+    assert set(schema.OPEN) == OPEN_TURN
+    assert set(schema.UNSETTLED) == BLOCKS_IDENTITY
+    assert set(schema.OUTSTANDING) == {
+        State.STANDING,
+        State.UNKNOWN,
+        State.ACCEPTED,
+        State.COMPENSATION_FAILED,
+    }
