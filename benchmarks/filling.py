@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, String, cast, insert, literal, select
+from sqlalchemy import ColumnElement, Connection, String, cast, insert, literal, select, true
 
 from turnsaga.store import SqlStore, schema
 
@@ -43,5 +43,6 @@ def _copy(connection: Connection, template: str, first: int, last: int) -> None:
     }
     for table, (changed, which) in own.items():
         names = [column.name for column in table.columns]
-        copies = select(*(changed.get(one, table.c[one]) for one in names)).where(which)
-        connection.execute(insert(table).from_select(names, copies.add_cte(number)))
+        copied = (changed.get(one, table.c[one]) for one in names)
+        copies = select(*copied).select_from(table.join(number, true())).where(which)
+        connection.execute(insert(table).from_select(names, copies))

@@ -14,10 +14,10 @@ from benchmarks.bare_models import BareTurn
 from benchmarks.rig import Rig
 from benchmarks.shop import model_name
 from turnsaga.client import TurnClient
-from turnsaga.models import Principal
+from turnsaga.models import FenceAnswer, FenceRequest, Principal
 from turnsaga.store import SqlStore
 
-__all__ = ["Side", "TurnFigures", "run_turn", "side_of"]
+__all__ = ["Ran", "Side", "TurnFigures", "figures", "run_turn", "side_of"]
 
 _WHO = Principal(tenant="bench", user="ada")
 
@@ -31,7 +31,7 @@ class Side(Protocol):
 
     async def abort(self, turn: str) -> None: ...
 
-    async def fenced_at(self, turn: str) -> float | None:
+    def fenced_at(self, turn: str) -> float | None:
         """Return when no further commit could start, or None if nobody wrote that down."""
         ...
 
@@ -62,14 +62,16 @@ class _Bare:
     async def abort(self, turn: str) -> None:
         await self._client.get_workflow_handle(turn).cancel()
 
-    async def fenced_at(self, turn: str) -> float | None:
+    def fenced_at(self, turn: str) -> float | None:
         del turn
         return None
 
 
 class _TurnSaga:
     def __init__(self, rig: Rig, side: str, store: SqlStore) -> None:
-        self._store = store
+        self._fenced: dict[str, float] = {}
+        self._write_fence = store.fence
+        store.fence = self._fence  # type: ignore[method-assign]  # to know when its transaction has ended
         self._turns = TurnClient(rig.client, store, task_queue=f"bench-{side}")
 
     async def start(self, effects: int) -> str:
@@ -82,9 +84,13 @@ class _TurnSaga:
     async def abort(self, turn: str) -> None:
         await self._turns.abort(_WHO, turn)
 
-    async def fenced_at(self, turn: str) -> float | None:
-        page = await self._store.event_page(_WHO, turn, after=0, limit=100_000)
-        return next(event.at.timestamp() for event in page.events if event.kind == "turn_aborting")
+    def fenced_at(self, turn: str) -> float | None:
+        return self._fenced.get(turn)
+
+    async def _fence(self, request: FenceRequest, *, owner: Principal | None = None) -> FenceAnswer:
+        answer = await self._write_fence(request, owner=owner)
+        self._fenced[request.turn] = time.time()
+        return answer
 
 
 @asynccontextmanager
@@ -139,7 +145,7 @@ async def figures(rig: Rig, side: Side, ran: Ran) -> TurnFigures:
     """Ask what is to be known of a turn, once nothing is being measured any more."""
     described = await rig.client.get_workflow_handle(ran.turn).describe()
     info = described.raw_description.workflow_execution_info
-    fenced = await side.fenced_at(ran.turn)
+    fenced = side.fenced_at(ran.turn)
     return TurnFigures(
         ack_ms=(ran.acknowledged - ran.aborted) * 1000,
         fence_ms=None if fenced is None else (fenced - ran.aborted) * 1000,
