@@ -100,3 +100,19 @@ async def test_late_evidence_in_a_settled_turn_puts_it_on_the_sweeper_s_list(led
     assert settled.settled, "it is shown as open, and doesn't hold up the rest"
     assert [(turn.ref, turn.ended) for turn in listed] == [(ref, True)]
     assert [step.action for step in again.steps] == ["undo"]
+
+
+async def test_repeated_refusal_of_an_undo_counts_once_under_its_token(ledger: Ledger) -> None:
+    """Who got no answer asks again. Counted twice, it would stand for a later undo that got none."""
+    ref = await ledger.turn()
+    effect = await ledger.commit(ref, undo_keyed=False, max_undo_sends=3)
+    await ledger.fence(ref)
+    first, _ = await ledger.store.claim_undo(effect)
+    refused = UndoOutcome(again=True, error="busy")
+    for _ in range(2):
+        await ledger.store.record_undo(effect, first.token, refused)
+    second, may_again = await ledger.store.claim_undo(effect)
+    third, may_after_silence = await ledger.store.claim_undo(effect)
+
+    assert (second.undo_sends, second.undo_refusals, may_again) == (2, 1, True)
+    assert (third.state, may_after_silence) == (State.COMPENSATION_FAILED, False)

@@ -183,8 +183,14 @@ def record_undo(
     if row.state is not State.COMPENSATING or row.token != token:
         return UndoRecorded(row, None)
     if outcome.again:
-        refusals = row.undo_refusals + 1
-        noted = unit.note(row, "tool_compensating", undo_refusals=refusals, error=outcome.error)
+        # The claim is given back: the same refusal told twice must not count for a second request too.
+        noted = unit.note(
+            row,
+            "tool_compensating",
+            token=row.token + 1,
+            undo_refusals=row.undo_refusals + 1,
+            error=outcome.error,
+        )
         return UndoRecorded(noted, None)
     if outcome.undone:
         evidence = dump_outcome(outcome.evidence or {})
