@@ -13,6 +13,7 @@
     ├── IllegalTransition       a pair that the transition table doesn't have
     ├── StoreError
     │   ├── StoreUnavailable    the database doesn't answer
+    │   │   └── StoreBusy       it answers, and has no time for this
     │   ├── StoreUnusable       it answers, and isn't a ledger of this version
     │   └── StaleWrite          a newer claim holds the row; nothing was written
     ├── EngineUnavailable       Temporal doesn't answer
@@ -50,6 +51,7 @@ __all__ = [
     "StaleWrite",
     "StartConflict",
     "StillRunning",
+    "StoreBusy",
     "StoreError",
     "StoreUnavailable",
     "StoreUnusable",
@@ -165,6 +167,16 @@ class StoreUnavailable(StoreError):
         )
         self.where = where
         self.reason = reason
+
+
+class StoreBusy(StoreUnavailable):
+    """The database answers and refuses, or nothing is free to ask it; the same call may be made again."""
+
+    def __init__(self, where: str, reason: str, remedy: str) -> None:
+        StoreError.__init__(self, f"the ledger at {where!r} is busy ({reason}); {remedy}")
+        self.where = where
+        self.reason = reason
+        self.remedy = remedy
 
 
 class StoreUnusable(StoreError):

@@ -3,9 +3,10 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from random import SystemRandom
+from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 
 import structlog
 from sqlalchemy import Connection, Engine
@@ -13,9 +14,15 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from turnsaga.errors import InvalidRequest, StoreUnavailable
+from turnsaga.errors import InvalidRequest, StoreBusy, StoreUnavailable
 from turnsaga.store._news import News
-from turnsaga.store._postgres import EventListener, postgres_engine
+from turnsaga.store._postgres import (
+    EventListener,
+    forget_transaction,
+    postgres_engine,
+    transaction_fate,
+    transaction_name,
+)
 from turnsaga.store._sqlite import sqlite_engine
 from turnsaga.store._unit import flush, forget
 
@@ -27,13 +34,39 @@ T = TypeVar("T")
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _POLL_S: Final = 0.05
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5)
+# Nobody else can tell what became of a transaction, so a server that restarts is waited for.
+_ASKING: Final = (*_PAUSES, 2.0, 2.0, 2.0, 2.0)
+_QUEUE_S: Final = 10.0
+_RANDOM: Final = SystemRandom()
+_COLLIDED: Final = "ask again, which is safe; if it goes on, pg_stat_activity shows what it collides with"
+_LOCKED: Final = "end what holds the lock; pg_stat_activity and pg_locks show it"
+_REMEDIES: Final[Mapping[str, str]] = {
+    "40001": _COLLIDED,
+    "40P01": _COLLIDED,
+    "55P03": _LOCKED,
+    "57014": _LOCKED,
+    "53300": "raise max_connections, or give each process fewer connections",
+    "SQLITE_BUSY": "end what else writes to the file, or keep the ledger on Postgres",
+}
+"""What to do about what the database says, by SQLSTATE or by SQLite's name of it."""
+
+
+class _CommitLost(Exception):  # caught a few lines below
+    """The connection was lost at COMMIT: what was done may be in force or not."""
+
+    def __init__(self, name: str, result: object, error: Exception) -> None:
+        super().__init__(name)
+        self.name = name
+        self.result = result
+        self.error = error
 
 
 class Database:
     """Runs functions of a connection as whole transactions on a thread of its own.
 
     On SQLite there is one connection and one thread; on Postgres a pool, and a thread a connection. A
-    transaction that the database refuses (locked, away, a deadlock) is run again from its beginning.
+    transaction that the database refuses (locked, away, a deadlock) is run again from its beginning, and
+    one whose COMMIT got no answer is asked about first. All of that is bounded.
     """
 
     def __init__(self, url: str, *, connections: int) -> None:
@@ -58,7 +91,8 @@ class Database:
             if self._is_sqlite
             else postgres_engine(self._url, connections=connections)
         )
-        self._threads = ThreadPoolExecutor(1 if self._is_sqlite else connections, thread_name_prefix="ledger")
+        self._connections = 1 if self._is_sqlite else connections
+        self._threads = ThreadPoolExecutor(self._connections, thread_name_prefix="ledger")
         self._news = News()
         self._listener: EventListener | None = None
 
@@ -73,7 +107,8 @@ class Database:
         """Run ``work`` as one transaction; the caller's cancellation leaves it whole.
 
         Raises:
-            StoreUnavailable: the database didn't answer for some seconds; nothing was written.
+            StoreUnavailable: the database didn't answer for some seconds. Nothing was written, unless the
+                answer to its COMMIT is what was lost: then it may be.
         """
         return await self._on_thread(False, lambda connection: work(connection, *args, **kwargs))
 
@@ -85,35 +120,86 @@ class Database:
 
     async def _on_thread(self, reading: bool, work: Callable[[Connection], T]) -> T:  # noqa: FBT001
         loop = asyncio.get_running_loop()
-        answer = loop.run_in_executor(self._threads, self._transact, reading, work)
+        answer = loop.run_in_executor(self._threads, self._transact, reading, work, time.monotonic())
         # If its caller is gone by then, nobody else looks at the error.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(answer)
 
-    def _transact(self, reading: bool, work: Callable[[Connection], T]) -> T:  # noqa: FBT001
-        for pause in (*_PAUSES, None):
+    def _transact(self, reading: bool, work: Callable[[Connection], T], asked_at: float) -> T:  # noqa: FBT001
+        if time.monotonic() - asked_at > _QUEUE_S:
+            # Its caller has waited as long as for a database that is away; more would have no bound.
+            raise StoreBusy(
+                self.where,
+                f"none of {self._connections} connections was free for {_QUEUE_S:g} s",
+                "look for transactions that hang, or give the store more connections",
+            )
+        pauses = iter(_PAUSES)
+        lost: _CommitLost | None = None
+        while True:
+            error: Exception
             try:
-                connection = self.engine.connect().execution_options(turnsaga_reads=reading)
-                with connection, connection.begin():
-                    # A connection is used again: what a transaction before had gathered isn't ours.
-                    forget(connection)
-                    result = work(connection)
-                    flush(connection)
-                    return result
-            except IntegrityError:
-                # Two transactions inserted the same row; run again, this one finds the other's.
-                if pause is None:
-                    raise
-            except (OperationalError, sqlite3.OperationalError, PoolTimeout) as error:
-                # Serialization failures and deadlocks of Postgres come here too: the same remedy.
-                reason = str(error.orig if isinstance(error, DBAPIError) else error).split("\n")[0]
-                if pause is None:
-                    raise StoreUnavailable(self.where, reason) from error
-                _log.warning("ledger.unavailable", where=self.where, reason=reason, again_in=pause)
-                if self._is_sqlite:
-                    self.engine.dispose()
-                time.sleep(pause)
-        raise AssertionError  # the loop returns or raises
+                if lost is None:
+                    return self._attempt(reading, work)
+                # Run again without asking, what had been committed would be applied twice: an attempt,
+                # say, would find its own claim and take it for another one's.
+                fate = self._fate(lost.name)
+                if fate == "committed":
+                    return cast("T", lost.result)
+                if fate == "aborted":
+                    lost = None
+                    continue
+                error = lost.error
+            except _CommitLost as unanswered:
+                lost, error, pauses = unanswered, unanswered.error, iter(_ASKING)
+            except (IntegrityError, OperationalError, sqlite3.OperationalError, PoolTimeout) as refused:
+                # Two transactions inserted the same row: run again, this one finds the other's. With a
+                # serialization failure or a deadlock of Postgres it is the same remedy.
+                error = refused
+            pause = next(pauses, None)
+            if pause is None:
+                raise self._given_up(error, lost) from error
+            self._pause(error, pause)
+
+    def _attempt(self, reading: bool, work: Callable[[Connection], T]) -> T:  # noqa: FBT001
+        connection = self.engine.connect().execution_options(turnsaga_reads=reading)
+        with connection, connection.begin() as transaction:
+            # A connection is used again: what a transaction before had gathered isn't ours.
+            forget(connection)
+            forget_transaction(connection)
+            result = work(connection)
+            flush(connection)
+            name = None if reading else transaction_name(connection)
+            try:
+                transaction.commit()
+            except DBAPIError as error:
+                if name is not None and error.connection_invalidated:
+                    raise _CommitLost(name, result, error) from error
+                raise
+            return result
+
+    def _fate(self, name: str) -> str | None:
+        with self.engine.connect() as connection:
+            fate = transaction_fate(connection, name)
+        _log.info("ledger.commit_asked_about", where=self.where, transaction=name, fate=fate)
+        return fate
+
+    def _pause(self, error: Exception, pause: float) -> None:
+        _log.warning("ledger.unavailable", where=self.where, reason=_reason(error), again_in=pause)
+        if self._is_sqlite:
+            self.engine.dispose()
+        # Not all at the same instant: those that collided once would collide again.
+        time.sleep(pause * _RANDOM.uniform(0.5, 1.0))
+
+    def _given_up(self, error: Exception, lost: "_CommitLost | None") -> Exception:
+        if isinstance(error, IntegrityError):
+            return error
+        reason = _reason(error)
+        if lost is not None:
+            return StoreUnavailable(self.where, f"a commit got no answer and may be written: {reason}")
+        remedy = _REMEDIES.get(_code(error))
+        if remedy is None:
+            return StoreUnavailable(self.where, reason)
+        return StoreBusy(self.where, f"{reason}, {len(_PAUSES) + 1} times", remedy)
 
     async def news_of(self, turn: str, *, within_s: float) -> None:
         """Return when the turn has a new event, or when the time is over.
@@ -136,3 +222,13 @@ class Database:
             await loop.run_in_executor(None, self._listener.stop)
         await loop.run_in_executor(self._threads, self.engine.dispose)
         self._threads.shutdown(wait=True)
+
+
+def _reason(error: Exception) -> str:
+    return str(error.orig if isinstance(error, DBAPIError) else error).split("\n")[0]
+
+
+def _code(error: Exception) -> str:
+    """Return the SQLSTATE, or SQLite's name of the error."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return str(getattr(cause, "sqlstate", None) or getattr(cause, "sqlite_errorname", ""))

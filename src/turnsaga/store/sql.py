@@ -42,8 +42,8 @@ class SqlStore:
 
     ``connections`` bounds the pool on Postgres; SQLite has one.
 
-    Every method may raise ``StoreUnavailable`` once the database has not answered for some seconds:
-    nothing was written then, and the same call may be made again.
+    Every method may raise ``StoreUnavailable`` once the database has not answered for some seconds, and the
+    same call may be made again. Nothing was written then, unless the answer to its COMMIT is what was lost.
     """
 
     def __init__(self, url: str, *, connections: int = 8, clock: Callable[[], datetime] = _utc_now) -> None:
