@@ -6,14 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
-from sqlalchemy import create_engine
-from sqlalchemy.engine import make_url
 
 from tests.store.ledgers import (
     ADA,
-    DRIVERS,
     Clock,
     Ledger,
     new_turn,
@@ -27,7 +22,6 @@ from turnsaga.ledger import State
 from turnsaga.store import (
     SqlStore,
 )
-from turnsaga.store.schema import metadata
 
 
 @pytest.mark.parametrize("url", ["nonsense", "mysql://localhost/x", ""])
@@ -51,33 +45,6 @@ async def test_file_that_is_no_database_is_a_clear_error(tmp_path: Path) -> None
     with pytest.raises(StoreUnusable, match="not a database"):
         await store.open()
     await store.close()
-
-
-async def test_ledger_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
-    store = SqlStore(f"sqlite:///{path}")
-    await store.open()
-    await store.close()
-    with sqlite3.connect(path) as other:
-        other.execute("UPDATE alembic_version SET version_num = '9999'")
-    other.close()
-    later = SqlStore(f"sqlite:///{path}")
-
-    with pytest.raises(StoreUnusable, match="newer version"):
-        await later.open()
-    await later.close()
-
-
-async def test_schema_in_code_is_what_the_migrations_build(url: str) -> None:
-    store = SqlStore(url)
-    await store.open()
-    await store.close()
-    engine = create_engine(make_url(url).set(drivername=DRIVERS[make_url(url).get_backend_name()]))
-    with engine.connect() as connection:
-        difference = compare_metadata(MigrationContext.configure(connection), metadata)
-    engine.dispose()
-
-    assert difference == []
 
 
 async def test_what_was_acknowledged_comes_back_once_it_has_moved(ledger: Ledger) -> None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.databases import Postgres
-from tests.store.ledgers import ADA, Clock, Ledger, new_effect, new_turn
+from tests.store.ledgers import Clock, Ledger, new_effect
 from turnsaga.errors import StoreUnavailable
 from turnsaga.models import FenceRequest, StepRef, TurnRef
 from turnsaga.store import SqlStore, Verdict
@@ -125,14 +125,3 @@ async def test_follower_hears_again_after_its_connection_died(postgres: Postgres
 
         # Anything may have been missed meanwhile, so whoever waits is woken to look.
         await asyncio.wait_for(waiting, 10)
-
-
-async def test_many_processes_may_open_an_empty_database_at_once(postgres: Postgres) -> None:
-    url = postgres.new_database()
-    stores = [SqlStore(url, connections=1) for _ in range(6)]
-    await asyncio.gather(*(store.open() for store in stores))
-    started = await stores[0].start_turn(new_turn(ADA, "c", "k"))
-    seen = await stores[5].turn_view(ADA, started.ref.turn)
-    await asyncio.gather(*(store.close() for store in stores))
-
-    assert seen.turn == started.ref.turn

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from random import SystemRandom
-from typing import Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import Concatenate, Final, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 import structlog
 from sqlalchemy import Connection, Engine
@@ -30,6 +30,7 @@ __all__ = ["Database"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_Purpose: TypeAlias = Literal["read", "write", "migrate"]
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _POLL_S: Final = 0.05
@@ -110,22 +111,26 @@ class Database:
             StoreUnavailable: the database didn't answer for some seconds. Nothing was written, unless the
                 answer to its COMMIT is what was lost: then it may be.
         """
-        return await self._on_thread(False, lambda connection: work(connection, *args, **kwargs))
+        return await self._on_thread("write", lambda connection: work(connection, *args, **kwargs))
 
     async def read(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """As ``write``, for work that only reads: it takes no lock."""
-        return await self._on_thread(True, lambda connection: work(connection, *args, **kwargs))
+        return await self._on_thread("read", lambda connection: work(connection, *args, **kwargs))
 
-    async def _on_thread(self, reading: bool, work: Callable[[Connection], T]) -> T:  # noqa: FBT001
+    async def migrate(self, work: Callable[[Connection], None]) -> None:
+        """As ``write``, for work that alters tables: on SQLite foreign keys aren't enforced meanwhile."""
+        await self._on_thread("migrate", work)
+
+    async def _on_thread(self, purpose: _Purpose, work: Callable[[Connection], T]) -> T:
         loop = asyncio.get_running_loop()
-        answer = loop.run_in_executor(self._threads, self._transact, reading, work, time.monotonic())
+        answer = loop.run_in_executor(self._threads, self._transact, purpose, work, time.monotonic())
         # If its caller is gone by then, nobody else looks at the error.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(answer)
 
-    def _transact(self, reading: bool, work: Callable[[Connection], T], asked_at: float) -> T:  # noqa: FBT001
+    def _transact(self, purpose: _Purpose, work: Callable[[Connection], T], asked_at: float) -> T:
         if time.monotonic() - asked_at > _QUEUE_S:
             # Its caller has waited as long as for a database that is away; more would have no bound.
             raise StoreBusy(
@@ -139,7 +144,7 @@ class Database:
             error: Exception
             try:
                 if lost is None:
-                    return self._attempt(reading, work)
+                    return self._attempt(purpose, work)
                 # Run again without asking, what had been committed would be applied twice: an attempt,
                 # say, would find its own claim and take it for another one's.
                 fate = self._fate(lost.name)
@@ -160,15 +165,15 @@ class Database:
                 raise self._given_up(error, lost) from error
             self._pause(error, pause)
 
-    def _attempt(self, reading: bool, work: Callable[[Connection], T]) -> T:  # noqa: FBT001
-        connection = self.engine.connect().execution_options(turnsaga_reads=reading)
+    def _attempt(self, purpose: _Purpose, work: Callable[[Connection], T]) -> T:
+        connection = self.engine.connect().execution_options(turnsaga_purpose=purpose)
         with connection, connection.begin() as transaction:
             # A connection is used again: what a transaction before had gathered isn't ours.
             forget(connection)
             forget_transaction(connection)
             result = work(connection)
             flush(connection)
-            name = None if reading else transaction_name(connection)
+            name = None if purpose == "read" else transaction_name(connection)
             try:
                 transaction.commit()
             except DBAPIError as error:

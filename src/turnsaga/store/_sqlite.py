@@ -26,13 +26,17 @@ def sqlite_engine(url: URL) -> Engine:
         cursor.execute("PRAGMA journal_mode = WAL")
         # FULL: "written before the call" has to survive a power cut too, not only a killed process.
         cursor.execute("PRAGMA synchronous = FULL")
-        cursor.execute("PRAGMA foreign_keys = ON")
         cursor.execute("PRAGMA busy_timeout = 5000")
         cursor.close()
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        reads = connection.get_execution_options().get("turnsaga_reads", False)
-        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+        purpose = connection.get_execution_options().get("turnsaga_purpose", "write")
+        if purpose == "read":
+            connection.exec_driver_sql("BEGIN")
+            return
+        # Said before each transaction: within one it has no effect, and not all want the same.
+        connection.exec_driver_sql(f"PRAGMA foreign_keys = {'OFF' if purpose == 'migrate' else 'ON'}")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine

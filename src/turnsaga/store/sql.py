@@ -65,12 +65,12 @@ class SqlStore:
         give_up = asyncio.get_running_loop().time() + patience_s
         while True:
             try:
-                await self._database.write(migrate)
+                await self._database.migrate(migrate)
             except StoreUnavailable:
                 if asyncio.get_running_loop().time() >= give_up:
                     raise
             except CommandError as error:
-                raise StoreUnusable(self.where, f"{error}; is it of a newer version?") from error
+                raise StoreUnusable(self.where, str(error)) from error
             except DatabaseError as error:
                 raise StoreUnusable(self.where, str(error.orig)) from error
             else:
