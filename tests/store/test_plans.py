@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Select, text
 
 from tests.store.ledgers import Ledger
 from turnsaga.ledger import BLOCKS_IDENTITY, OPEN_TURN, State
-from turnsaga.store import _deployment, _gate, _replies, _statements, schema
+from turnsaga.store import _blocking, _deployment, _replies, _statements, schema
 
 ASKED: dict[str, tuple[Select[Any], dict[str, Any]]] = {
     "ix_effects_outstanding": (
@@ -15,7 +15,7 @@ ASKED: dict[str, tuple[Select[Any], dict[str, Any]]] = {
         {"tenant_is": "acme", "user_is": "ada", "turn_is": "trn"},
     ),
     "ix_effects_unsettled_identity": (
-        _gate._SAME_IDENTITY,
+        _blocking._SAME_IDENTITY,
         {"tenant_is": "acme", "system_is": "pay", "identity_is": "INV-7", "effect_is": "eff"},
     ),
     "ix_turns_one_open": (

@@ -43,7 +43,7 @@ def record_commit(
     connection: Connection, ref: EffectRef, token: int, outcome: CommitOutcome, *, now: datetime
 ) -> EffectRow:
     """Write what the attempt that holds ``token`` learned; a stale token writes only evidence."""
-    unit = _unit(connection, ref, now)
+    unit = _unit(connection, ref, now, orders=1 if outcome.applied else 0)
     row = unit.effect(ref.effect)
     if row.state is State.UNKNOWN and outcome.applied:
         return _committed(unit, row, Event.EVIDENCE_ARRIVED, outcome)
@@ -98,8 +98,9 @@ def record_lookup(
     )
 
 
-def _unit(connection: Connection, ref: EffectRef, now: datetime) -> TurnUnit:
-    return TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
+def _unit(connection: Connection, ref: EffectRef, now: datetime, *, orders: int = 0) -> TurnUnit:
+    turn = TurnRef(tenant=ref.tenant, turn=ref.turn)
+    return TurnUnit.hold(connection, turn, now, events=1, orders=orders)
 
 
 def _committed(unit: TurnUnit, row: EffectRow, event: Event, outcome: CommitOutcome) -> EffectRow:

@@ -23,7 +23,7 @@ from turnsaga.store._postgres import (
     transaction_fate,
     transaction_name,
 )
-from turnsaga.store._sqlite import sqlite_engine
+from turnsaga.store._sqlite import sqlite_engine, sqlite_transaction
 from turnsaga.store._unit import flush, forget
 
 __all__ = ["Database"]
@@ -166,8 +166,9 @@ class Database:
             self._pause(error, pause)
 
     def _attempt(self, purpose: _Purpose, work: Callable[[Connection], T]) -> T:
-        connection = self.engine.connect().execution_options(turnsaga_purpose=purpose)
-        with connection, connection.begin() as transaction:
+        connection = self.engine.connect()
+        begun = sqlite_transaction(connection, purpose) if self._is_sqlite else connection.begin()
+        with connection, begun as transaction:
             # A connection is used again: what a transaction before had gathered isn't ours.
             forget(connection)
             forget_transaction(connection)

@@ -10,20 +10,20 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from turnsaga import settle
 from turnsaga.errors import NotFound
 from turnsaga.keys import effect_id, undo_key
-from turnsaga.ledger import CLOSED, IN_DOUBT, Event, State
+from turnsaga.ledger import Event, State
 from turnsaga.models import CallPlan, CallRef, TurnRef
 from turnsaga.store import schema
+from turnsaga.store._blocking import blocker_of, enqueue
 from turnsaga.store._payloads import dump, load, load_object
-from turnsaga.store._postgres import lock_names
 from turnsaga.store._rows import EffectRow, effect_row, plan_row
 from turnsaga.store._statements import CALL, matches
 from turnsaga.store._unit import TurnUnit
-from turnsaga.store.schema import one_of, safe_text
+from turnsaga.store.schema import safe_text
 
 __all__ = ["CallContext", "Claim", "NewEffect", "Verdict", "call_context", "claim_commit", "draft_and_claim"]
 
@@ -42,58 +42,6 @@ _LINK: Final = select(_calls.c.effect, _calls.c.repeated).where(CALL)
 _SET_LINK: Final = update(_calls).where(CALL)
 _BY_KEY: Final = select(_effects).where(matches(_effects.c.tenant, _effects.c.key))
 _INSERT: Final = insert(_effects)
-_LAST_EPOCH: Final = select(func.max(_resources.c.epoch)).where(
-    matches(_resources.c.tenant, _resources.c.system, _resources.c.resource)
-)
-_RESOURCES: Final = select(_resources.c.resource).where(matches(_resources.c.tenant, _resources.c.effect))
-_SAME_IDENTITY: Final = (
-    select(_effects.c.title)
-    .where(
-        matches(_effects.c.tenant, _effects.c.system, _effects.c.identity)
-        & (_effects.c.effect != bindparam("effect_is"))
-        & one_of(_effects.c.state, schema.UNSETTLED)
-    )
-    .limit(1)
-)
-
-
-_AHEAD: Final = sorted(IN_DOUBT | {State.PREPARED})
-
-
-def _earlier_on_resource() -> Select[str]:
-    mine, other, effect, turn = _resources, _resources.alias(), _effects, _turns
-    return (
-        select(effect.c.title)
-        .select_from(
-            mine.join(
-                other,
-                (other.c.tenant == mine.c.tenant)
-                & (other.c.system == mine.c.system)
-                & (other.c.resource == mine.c.resource)
-                & (other.c.epoch < mine.c.epoch)
-                & (other.c.effect != mine.c.effect),
-            )
-            .join(effect, (effect.c.tenant == other.c.tenant) & (effect.c.effect == other.c.effect))
-            .join(turn, (turn.c.tenant == other.c.tenant) & (turn.c.turn == other.c.turn))
-        )
-        .where(
-            matches(mine.c.tenant, mine.c.effect)
-            & (
-                ((other.c.turn == bindparam("turn_is")) & one_of(effect.c.state, _AHEAD))
-                | (
-                    (other.c.turn != bindparam("turn_is"))
-                    & (
-                        ~one_of(effect.c.state, sorted(CLOSED))
-                        | ((effect.c.state == State.COMMITTED) & one_of(turn.c.state, schema.OPEN))
-                    )
-                )
-            )
-        )
-        .limit(1)
-    )
-
-
-_EARLIER_ON_RESOURCE: Final = _earlier_on_resource()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,13 +144,15 @@ def draft_and_claim(
     Raises:
         NotFound: the turn has no such call.
     """
+    unit, fenced = _held(connection, ref, now, likely_new=True)
     context = call_context(connection, ref)
-    new: NewEffect | None = None
-    if context.effect is None and not context.fenced:
-        if context.result is not None:
-            return Claim(Verdict.ANSWERED)
-        new = draft(context)
-    return claim_commit(connection, ref, new, now=now)
+    if context.effect is not None:
+        return _claim(unit, ref, None, fenced=fenced)
+    if fenced:
+        return Claim(Verdict.FENCED)
+    if context.result is not None:
+        return Claim(Verdict.ANSWERED)
+    return _claim_new(unit, ref, draft(context))
 
 
 def claim_commit(connection: Connection, ref: CallRef, new: NewEffect | None, *, now: datetime) -> Claim:
@@ -212,17 +162,23 @@ def claim_commit(connection: Connection, ref: CallRef, new: NewEffect | None, *,
     that is fenced. A claim that an earlier attempt left behind is taken over only where the downstream
     system honours the key; elsewhere the row becomes ``unknown``.
     """
+    unit, fenced = _held(connection, ref, now, likely_new=new is not None)
+    return _claim(unit, ref, new, fenced=fenced)
+
+
+def _held(connection: Connection, ref: CallRef, now: datetime, *, likely_new: bool) -> tuple[TurnUnit, bool]:
     turn = TurnRef(tenant=ref.tenant, turn=ref.turn)
-    unit = TurnUnit.hold_running(connection, turn, now)
-    fenced = unit is None
-    unit = unit or TurnUnit.hold(connection, turn, now)
+    # A new effect is prepared and claimed: two events, and its place in the turn.
+    new = int(likely_new)
+    unit = TurnUnit.hold_running(connection, turn, now, events=2 * new, seqs=new)
+    return (TurnUnit.hold(connection, turn, now), True) if unit is None else (unit, False)
+
+
+def _claim(unit: TurnUnit, ref: CallRef, new: NewEffect | None, *, fenced: bool) -> Claim:
     linked = _linked(unit, ref)
     if linked is None:
-        if fenced or new is None:
-            return Claim(Verdict.FENCED)
-        row, repeated = _prepared(unit, ref, new)
-    else:
-        row, repeated = linked
+        return Claim(Verdict.FENCED) if fenced or new is None else _claim_new(unit, ref, new)
+    row, repeated = linked
     if repeated:
         return Claim(Verdict.REPEATED, row)
     if row.state is State.PREPARED:
@@ -230,6 +186,11 @@ def claim_commit(connection: Connection, ref: CallRef, new: NewEffect | None, *,
     if row.state in {State.COMMITTING, State.UNKNOWN} and not row.owned:
         return _take_over(unit, row, fenced=fenced)
     return Claim(Verdict.STORED, row)
+
+
+def _claim_new(unit: TurnUnit, ref: CallRef, new: NewEffect) -> Claim:
+    row, repeated = _prepared(unit, ref, new)
+    return Claim(Verdict.REPEATED, row) if repeated else _gate(unit, row, new.resources)
 
 
 def _named(ref: CallRef) -> dict[str, Any]:
@@ -305,38 +266,13 @@ def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect) -> EffectRow:
     )
     unit.connection.execute(_INSERT, vars(row))
     unit.set_turn(next_seq=turn.next_seq + 1)
-    # Epochs are counted, and other turns' effects looked at, by one transaction at a time.
-    lock_names(unit.connection, [_resource_lock(turn.tenant, new.system, name) for name in new.resources])
-    for resource in dict.fromkeys(new.resources):
-        _enqueue(unit, new.system, resource, effect)
+    enqueue(unit, row, new.resources)
     unit.announce(row)
     return row
 
 
-def _enqueue(unit: TurnUnit, system: str, resource: str, effect: str) -> None:
-    last = unit.connection.execute(
-        _LAST_EPOCH, {"tenant_is": unit.turn.tenant, "system_is": system, "resource_is": resource}
-    ).scalar_one()
-    unit.connection.execute(
-        insert(_resources).values(
-            tenant=unit.turn.tenant,
-            system=system,
-            resource=resource,
-            epoch=(last or 0) + 1,
-            effect=effect,
-            turn=unit.turn.turn,
-        )
-    )
-
-
-def _gate(unit: TurnUnit, row: EffectRow) -> Claim:
-    resources = _resources_of(unit, row)
-    locks = [_resource_lock(row.tenant, row.system, name) for name in resources]
-    if row.identity is not None:
-        locks.append(f"identity/{row.tenant}/{row.system}/{row.identity}")
-    # No other turn may pass its gate under one of these names at the same time.
-    lock_names(unit.connection, locks)
-    blocker = _identity_blocker(unit, row) or (_resource_blocker(unit, row) if resources else None)
+def _gate(unit: TurnUnit, row: EffectRow, resources: Sequence[str] | None = None) -> Claim:
+    blocker = blocker_of(unit, row, resources)
     if blocker is not None:
         if row.held_for is None:
             row = unit.note(row, "tool_held", held_for="resource")
@@ -367,37 +303,3 @@ def _claimed(unit: TurnUnit, row: EffectRow, event: Event) -> EffectRow:
         first_claim_at=row.first_claim_at or unit.now,
         send_by=unit.now + timedelta(milliseconds=row.send_by_ms),
     )
-
-
-def _resources_of(unit: TurnUnit, row: EffectRow) -> Sequence[str]:
-    named = {"tenant_is": row.tenant, "effect_is": row.effect}
-    return unit.connection.execute(_RESOURCES, named).scalars().all()
-
-
-def _resource_lock(tenant: str, system: str, resource: str) -> str:
-    return f"resource/{tenant}/{system}/{resource}"
-
-
-def _identity_blocker(unit: TurnUnit, row: EffectRow) -> str | None:
-    """Return another effect on the same business identity that isn't settled."""
-    if row.identity is None:
-        return None
-    return unit.connection.execute(
-        _SAME_IDENTITY,
-        {
-            "tenant_is": row.tenant,
-            "system_is": row.system,
-            "identity_is": row.identity,
-            "effect_is": row.effect,
-        },
-    ).scalar_one_or_none()
-
-
-def _resource_blocker(unit: TurnUnit, row: EffectRow) -> str | None:
-    """Return an effect that was prepared earlier on one of the same resources and isn't done with.
-
-    An earlier turn's effect is done with when its turn has ended, not when its row is committed: an
-    abort would undo it over what this one writes.
-    """
-    named = {"tenant_is": row.tenant, "turn_is": row.turn, "effect_is": row.effect}
-    return unit.connection.execute(_EARLIER_ON_RESOURCE, named).scalar_one_or_none()

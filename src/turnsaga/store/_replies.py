@@ -155,7 +155,7 @@ def step_context(connection: Connection, ref: StepRef, *, now: datetime) -> Step
 
 def append_text(connection: Connection, ref: StepRef, text: str, *, now: datetime) -> bool:
     """Add text to the stream of events; False once the turn is fenced, and then nothing is added."""
-    unit = TurnUnit.hold_running(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
+    unit = TurnUnit.hold_running(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now, events=1)
     if unit is None:
         return False
     unit.emit("text_delta", {"step": ref.step, "text": text})

@@ -156,7 +156,7 @@ def claim_undo(connection: Connection, ref: EffectRef, *, now: datetime) -> tupl
     An undo that was claimed before is taken over only where the downstream system honours its key: an
     unkeyed one may have been done, and a second refund is a second refund.
     """
-    unit = TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
+    unit = TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now, events=1)
     row = unit.effect(ref.effect)
     if not unit.turn.fenced or row.state not in {State.COMMITTED, State.COMPENSATING}:
         return row, False
@@ -178,7 +178,7 @@ def record_undo(
     connection: Connection, ref: EffectRef, token: int, outcome: UndoOutcome, *, now: datetime
 ) -> UndoRecorded:
     """Write what the undo that holds ``token`` learned, and go on; a stale token writes nothing."""
-    unit = TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
+    unit = TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now, events=1)
     row = unit.effect(ref.effect)
     if row.state is not State.COMPENSATING or row.token != token:
         return UndoRecorded(row, None)

@@ -1,12 +1,14 @@
 """SQLite as the ledger's database: one connection, one thread, the write lock taken at once."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, RootTransaction, create_engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import StaticPool
 
-__all__ = ["sqlite_engine"]
+__all__ = ["sqlite_engine", "sqlite_transaction"]
 
 
 def sqlite_engine(url: URL) -> Engine:
@@ -20,23 +22,34 @@ def sqlite_engine(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def configure(dbapi: Any, _record: object) -> None:  # noqa: ANN401  # the driver's own type
-        # The driver must not begin transactions by itself: "begin" below does.
+        # The driver must not begin transactions by itself: ``sqlite_transaction`` does.
         dbapi.isolation_level = None
         cursor = dbapi.cursor()
         cursor.execute("PRAGMA journal_mode = WAL")
         # FULL: "written before the call" has to survive a power cut too, not only a killed process.
         cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute("PRAGMA foreign_keys = ON")
         cursor.execute("PRAGMA busy_timeout = 5000")
         cursor.close()
 
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        purpose = connection.get_execution_options().get("turnsaga_purpose", "write")
-        if purpose == "read":
-            connection.exec_driver_sql("BEGIN")
-            return
-        # Said before each transaction: within one it has no effect, and not all want the same.
-        connection.exec_driver_sql(f"PRAGMA foreign_keys = {'OFF' if purpose == 'migrate' else 'ON'}")
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
     return engine
+
+
+@contextmanager
+def sqlite_transaction(connection: Connection, purpose: str) -> Iterator[RootTransaction]:
+    """Begin a transaction as its purpose wants it: one that writes takes the lock at once.
+
+    It is begun by the driver itself, since an engine that has a listener for it looks for more of them at
+    every statement.
+    """
+    driver: Any = connection.connection.driver_connection
+    if purpose == "migrate":
+        # Tables that are built anew have rows that point to them; within a transaction it has no effect.
+        driver.execute("PRAGMA foreign_keys = OFF")
+    try:
+        with connection.begin() as transaction:
+            driver.execute("BEGIN" if purpose == "read" else "BEGIN IMMEDIATE")
+            yield transaction
+    finally:
+        if purpose == "migrate":
+            driver.execute("PRAGMA foreign_keys = ON")

@@ -157,7 +157,7 @@ def fence(
     Raises:
         NotFound: there is no such turn, or it isn't the owner's.
     """
-    unit = TurnUnit.hold(connection, TurnRef(tenant=request.tenant, turn=request.turn), now)
+    unit = TurnUnit.hold(connection, TurnRef(tenant=request.tenant, turn=request.turn), now, events=1)
     if owner is not None and (unit.turn.tenant, unit.turn.user) != (owner.tenant, owner.user):
         raise NotFound("turn", request.turn)
     return write_fence(unit, request)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Self
 
-from sqlalchemy import Connection, Update, insert, update
+from sqlalchemy import Connection, Update, bindparam, insert, update
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from turnsaga.errors import NotFound, StaleWrite
@@ -31,13 +31,18 @@ _KINDS: Final[Mapping[State, str]] = {state: f"tool_{state.value}" for state in 
 
 
 _UNITS: Final = "turnsaga_units"
+_NUMBERS: Final = ("next_event", "next_order", "next_seq")
 
 _turns, _effects = schema.turns, schema.effects
-# Lock, condition and row in one statement; the number is left as it is.
+# Lock, condition, numbers and row in one statement.
 _TAKE: Final = (
     update(_turns)
     .where(matches(_turns.c.tenant, _turns.c.turn))
-    .values(next_event=_turns.c.next_event)
+    .values(
+        next_event=_turns.c.next_event + bindparam("events"),
+        next_order=_turns.c.next_order + bindparam("orders"),
+        next_seq=_turns.c.next_seq + bindparam("seqs"),
+    )
     .returning(_turns)
 )
 _TAKE_RUNNING: Final = _TAKE.where(_turns.c.fence.is_(None) & (_turns.c.state == TurnState.RUNNING))
@@ -63,31 +68,72 @@ def forget(connection: Connection) -> None:
 class TurnUnit:
     """The turn's row, held until the transaction ends, and what happens to its effects meanwhile."""
 
-    def __init__(self, connection: Connection, turn: TurnRow, now: datetime) -> None:
+    def __init__(
+        self, connection: Connection, turn: TurnRow, now: datetime, *, stored: TurnRow | None = None
+    ) -> None:
+        """Begin with a turn that this transaction holds; in ``stored`` numbers may be taken already."""
         self.connection = connection
         self.turn = turn
         self.now = now
-        self._changes: dict[str, Any] = {}
+        self._stored = stored or turn
+        self._set: set[str] = set(_NUMBERS)
         self._events: list[dict[str, Any]] = []
         connection.info.setdefault(_UNITS, []).append(self)
 
     @classmethod
-    def hold(cls, connection: Connection, ref: TurnRef, now: datetime) -> Self:
+    def hold(
+        cls,
+        connection: Connection,
+        ref: TurnRef,
+        now: datetime,
+        *,
+        events: int = 0,
+        orders: int = 0,
+        seqs: int = 0,
+    ) -> Self:
         """Take the turn's row, whatever its state.
+
+        ``events``, ``orders`` and ``seqs`` are how many numbers this transaction is likely to use: they are
+        taken by the very statement, and what comes otherwise is put right at the end.
 
         Raises:
             NotFound: there is no such turn.
         """
-        row = _take(connection, _TAKE, ref)
-        if row is None:
+        unit = cls._take(connection, _TAKE, ref, now, (events, orders, seqs))
+        if unit is None:
             raise NotFound("turn", ref.turn)
-        return cls(connection, row, now)
+        return unit
 
     @classmethod
-    def hold_running(cls, connection: Connection, ref: TurnRef, now: datetime) -> Self | None:
-        """Take the turn's row if it runs and isn't fenced: the condition and the lock are one statement."""
-        row = _take(connection, _TAKE_RUNNING, ref)
-        return None if row is None else cls(connection, row, now)
+    def hold_running(
+        cls, connection: Connection, ref: TurnRef, now: datetime, *, events: int = 0, seqs: int = 0
+    ) -> Self | None:
+        """As ``hold``, if the turn runs and isn't fenced: the condition and the lock are one statement."""
+        return cls._take(connection, _TAKE_RUNNING, ref, now, (events, 0, seqs))
+
+    @classmethod
+    def _take(
+        cls,
+        connection: Connection,
+        statement: ReturningUpdate[Any],
+        ref: TurnRef,
+        now: datetime,
+        numbers: tuple[int, int, int],
+    ) -> Self | None:
+        events, orders, seqs = numbers
+        named = {"tenant_is": ref.tenant, "turn_is": ref.turn}
+        taken = {"events": events, "orders": orders, "seqs": seqs}
+        row = connection.execute(statement, {**named, **taken}).one_or_none()
+        if row is None:
+            return None
+        stored = turn_row(row)
+        turn = replace(
+            stored,
+            next_event=stored.next_event - events,
+            next_order=stored.next_order - orders,
+            next_seq=stored.next_seq - seqs,
+        )
+        return cls(connection, turn, now, stored=stored)
 
     def effects(self) -> tuple[EffectRow, ...]:
         """Return the turn's effects in the order in which they were prepared."""
@@ -184,7 +230,7 @@ class TurnUnit:
 
     def set_turn(self, **changes: Any) -> None:  # noqa: ANN401
         """Change the turn's row, which this transaction holds; it is written with the events at its end."""
-        self._changes |= changes
+        self._set |= changes.keys()
         self.turn = replace(self.turn, **changes)
 
     def emit(self, kind: str, data: Mapping[str, Any]) -> None:
@@ -203,14 +249,11 @@ class TurnUnit:
         self.set_turn(next_event=number + 1)
 
     def _flush(self) -> None:
-        if self._changes:
+        now = {name: getattr(self.turn, name) for name in self._set}
+        changes = {name: value for name, value in now.items() if value != getattr(self._stored, name)}
+        if changes:
             named = {"tenant_is": self.turn.tenant, "turn_is": self.turn.turn}
-            self.connection.execute(_SET_TURN, {**named, **self._changes})
+            self.connection.execute(_SET_TURN, {**named, **changes})
         if self._events:
             self.connection.execute(_EVENT, self._events)
             notify(self.connection, self.turn.turn)
-
-
-def _take(connection: Connection, statement: ReturningUpdate[Any], ref: TurnRef) -> TurnRow | None:
-    row = connection.execute(statement, {"tenant_is": ref.tenant, "turn_is": ref.turn}).one_or_none()
-    return None if row is None else turn_row(row)
