@@ -179,7 +179,7 @@ class Stories:
             new_turn(who, conversation, key, message=f"tidy up: {conversation}")
         )
         ref = started.ref
-        await self.store.begin_turn(ref)
+        await self.store.step_context(self._step(ref, 1))
         await self.store.append_text(self._step(ref, 1), "I'll see to it.")
         kinds = (
             [("effect", "note")] * calls + [("read", "find")] * reads + [("refused", "nonsense")] * refused

@@ -90,7 +90,7 @@ async def what_is_seen(store: SqlStore, rows: Rows) -> Any:
             "events": [f"{event.number} {event.kind}" for event in page.events],
             "last": page.last,
             "ended": page.ended,
-            "context": await store.step_context(StepRef(tenant=who.tenant, turn=turn, step=1)),
+            "told": await _told(store, StepRef(tenant=who.tenant, turn=turn, step=2)),
         }
     for who in sorted(set(turns.values()), key=str):
         seen["accounts"][f"{who.tenant}/{who.user}"] = {
@@ -98,6 +98,12 @@ async def what_is_seen(store: SqlStore, rows: Rows) -> Any:
             "outstanding": await store.account_effects(who, outstanding=True),
         }
     return to_jsonable_python(seen)
+
+
+async def _told(store: SqlStore, ref: StepRef) -> dict[str, Any]:
+    """Return what the model is told in this step."""
+    context = await store.step_context(ref)
+    return {name: getattr(context, name) for name in ("message", "model", "policies", "history", "notices")}
 
 
 def _tables(connection: Connection) -> MetaData:

@@ -90,7 +90,8 @@ async def test_refusal_of_an_undo_is_counted_once(postgres: Postgres, cut: Cut) 
         effect = await undone(ledger, await ledger.turn())
         row, _ = await ledger.store.claim_undo(effect)
         wire.next_cut = cut
-        row = await ledger.store.record_undo(effect, row.token, UndoOutcome(again=True, error="busy"))
+        refused = UndoOutcome(again=True, error="busy")
+        row = (await ledger.store.record_undo(effect, row.token, refused)).row
 
     assert (row.undo_sends, row.undo_refusals, wire.cuts) == (1, 1, 1)
 

@@ -31,6 +31,9 @@ _CHANNEL: Final = "turnsaga_events"
 _PAUSE_S: Final = 1.0
 _WAKE_S: Final = 0.5
 _NAME: Final = "turnsaga_transaction"
+_NOTIFY: Final = text("SELECT pg_notify(:channel, :turn), pg_current_xact_id()::text AS name")
+_WHICH: Final = text("SELECT pg_current_xact_id_if_assigned()::text")
+_FATE: Final = text("SELECT pg_xact_status(CAST(:name AS xid8))")
 _CONNECTING: Final[Mapping[str, str | int]] = {
     "application_name": "turnsaga",
     "connect_timeout": 5,
@@ -51,7 +54,10 @@ _LIMITS: Final = """
 
 
 def postgres_engine(url: URL, *, connections: int) -> Engine:
-    """Return an engine of at most so many connections; one that died is noticed before it is used.
+    """Return an engine of at most so many connections; one that died is noticed as it is used.
+
+    Asking each whether it lives would cost a round trip a transaction; a transaction that meets a dead one
+    is run again anyway.
 
     Waits for locks and statements are bounded, unless the URL, the role or the server sets other bounds.
 
@@ -65,7 +71,6 @@ def postgres_engine(url: URL, *, connections: int) -> Engine:
         pool_size=connections,
         max_overflow=0,
         pool_timeout=10,
-        pool_pre_ping=True,
         isolation_level="READ COMMITTED",
         connect_args=_connecting(url),
     )
@@ -96,10 +101,7 @@ def notify(connection: Connection, turn: str) -> None:
     if connection.dialect.name != "postgresql":
         return
     # The transaction's name comes along, so that it costs no round trip of its own.
-    told = connection.execute(
-        text("SELECT pg_notify(:channel, :turn), pg_current_xact_id()::text AS name"),
-        {"channel": _CHANNEL, "turn": turn},
-    ).one()
+    told = connection.execute(_NOTIFY, {"channel": _CHANNEL, "turn": turn}).one()
     connection.info[_NAME] = told.name
 
 
@@ -112,9 +114,7 @@ def transaction_name(connection: Connection) -> str | None:
     """Return by what the server can be asked about this transaction; None if it has written nothing."""
     if connection.dialect.name != "postgresql":
         return None
-    name: str | None = connection.info.get(_NAME) or connection.scalar(
-        text("SELECT pg_current_xact_id_if_assigned()::text")
-    )
+    name: str | None = connection.info.get(_NAME) or connection.scalar(_WHICH)
     return name
 
 
@@ -124,7 +124,7 @@ def transaction_fate(connection: Connection, name: str) -> str | None:
     Source: https://www.postgresql.org/docs/current/functions-info.html (``pg_xact_status``), which is made
     for a connection that is lost while a COMMIT is under way.
     """
-    fate: str | None = connection.scalar(text("SELECT pg_xact_status(CAST(:name AS xid8))"), {"name": name})
+    fate: str | None = connection.scalar(_FATE, {"name": name})
     return fate
 
 
