@@ -9,8 +9,13 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
+from activities.deployment import deployment_tools
 from activities.model import ModelActivities
+from activities.settings import VendorSettings
+from settings.reading import SettingsRefused, read_settings
 from turnsaga.connecting import temporal_config
+from turnsaga.deployment import Deployment
+from turnsaga.errors import InvalidRequest
 from turnsaga.plugin import TurnSagaPlugin
 from turnsaga.recovery import RecoveryActivities, ensure_sweeper
 from turnsaga.starting import ensure_search_attributes
@@ -19,10 +24,28 @@ from turnsaga.tools import Tools
 from workers.settings import WorkerSettings
 from workflows.agent_turn import AgentTurn
 
-__all__ = ["build_worker", "connect", "prepare_engine"]
+__all__ = ["app", "build_worker", "connect", "prepare_engine"]
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _PAUSE_S: Final = 1.0
+
+
+def app() -> Deployment:
+    """Return our deployment as the command ``turnsaga`` sees it, by this process's environment.
+
+    Raises:
+        InvalidRequest: a setting can't be used.
+    """
+    try:
+        settings, vendors = read_settings(WorkerSettings), read_settings(VendorSettings)
+    except SettingsRefused as error:
+        raise InvalidRequest(error.setting, str(error).removeprefix(f"{error.setting}: ")) from None
+    return Deployment(
+        open_tools=lambda: deployment_tools(vendors),
+        database=settings.database.get_secret_value(),
+        task_queue=settings.task_queue,
+        env=settings.env,
+    )
 
 
 async def connect() -> Client:

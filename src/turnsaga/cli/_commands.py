@@ -1,0 +1,236 @@
+"""The command's subcommands, their options, and their exit codes.
+
+0: done. 1: it couldn't be done. 2: it couldn't even begin.
+"""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final, NoReturn
+
+import typer
+from pydantic import BaseModel, ConfigDict
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from turnsaga import __version__
+from turnsaga.cli._loading import AppNotLoaded, load_deployment
+from turnsaga.cli._output import print_json, print_table
+from turnsaga.cli._questions import Owners, effects, turns
+from turnsaga.cli._session import Session
+from turnsaga.deployment import Deployment
+from turnsaga.errors import TurnSagaError
+from turnsaga.ledger import State, TurnState
+from turnsaga.logs import configure
+
+__all__ = ["command"]
+
+command: Final = typer.Typer(
+    name="turnsaga", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+_turns: Final = typer.Typer(no_args_is_help=True, help="Turns of all users.")
+_effects: Final = typer.Typer(no_args_is_help=True, help="Effects of all users.")
+command.add_typer(_turns, name="turns")
+command.add_typer(_effects, name="effects")
+
+App = Annotated[
+    str | None,
+    typer.Option("--app", envvar="TURNSAGA_APP", help="the deployment, such as workers.build:app"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="answer in JSON, one object a line")]
+Tenant = Annotated[str | None, typer.Option("--tenant", help="only this tenant's")]
+User = Annotated[str | None, typer.Option("--user", help="only users of this name")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="at most so many")]
+TurnId = Annotated[str, typer.Argument(metavar="TURN", help="the turn's id, trn_…")]
+EffectId = Annotated[str, typer.Argument(metavar="EFFECT", help="the effect's id, eff_…")]
+_LINE: Final = ("turn", "tenant", "user", "conversation", "state", "effects", "created_at", "ended_at")
+_EFFECT: Final = ("effect", "turn", "tenant", "user", "title", "state", "needs_attention", "at")
+
+
+class Aborting(BaseModel):
+    """The answer to an abort: the turn's state now, and whether this call is the one that stopped it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    turn: str
+    state: TurnState
+    first: bool
+
+
+def _say_version(asked: bool) -> None:  # noqa: FBT001  # typer calls it so
+    if asked:
+        typer.echo(f"turnsaga {__version__}")
+        raise typer.Exit
+
+
+@command.callback()
+def main(
+    *,
+    version: Annotated[  # noqa: ARG001  # its callback answers
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="say the version and end")
+    ] = False,
+) -> None:
+    """Look after a deployment: its connections, its turns, its effects.
+
+    An operator's tool: it reads and writes the ledger's database and Temporal directly, across all tenants
+    and users, with the rights of whoever calls it.
+    """
+    # Logs go to stderr, the answer alone to stdout.
+    configure("development")
+
+
+@_turns.command("list")
+def list_turns(
+    *,
+    app: App = None,
+    as_json: AsJson = False,
+    tenant: Tenant = None,
+    user: User = None,
+    state: Annotated[list[TurnState] | None, typer.Option("--state", help="only in this state")] = None,
+    limit: Limit = 50,
+) -> None:
+    """List turns, the newest first."""
+
+    async def run(session: Session) -> None:
+        found = await session.reader.ask(turns, Owners(tenant, user), states=state or (), limit=limit)
+        if as_json:
+            print_json(*found)
+        else:
+            print_table(_LINE, found, empty="There are no such turns.")
+
+    _in_session(app, run)
+
+
+@_turns.command("show")
+def show_turn(
+    turn: TurnId, *, app: App = None, as_json: AsJson = False, tenant: Tenant = None, user: User = None
+) -> None:
+    """Show a turn with its effects and, once it has ended, its settlement."""
+
+    async def run(session: Session) -> None:
+        view = await session.turn(turn, Owners(tenant, user))
+        if as_json:
+            print_json(view)
+            return
+        print_table(("turn", "conversation", "state", "reason"), [view], empty="")
+        typer.echo()
+        columns = ("order", "effect", "title", "state", "needs_attention", "error", "no_undo_reason")
+        print_table(columns, view.effects, empty="It has no effects.")
+
+    _in_session(app, run)
+
+
+@_turns.command("abort")
+def abort_turn(
+    turn: TurnId,
+    *,
+    app: App = None,
+    as_json: AsJson = False,
+    tenant: Tenant = None,
+    user: User = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="why; its user reads it")] = None,
+) -> None:
+    """Stop a turn: nothing more of it is sent, and what it did is undone in reverse order.
+
+    The fence is written before the answer. On a turn that is settling or has ended this changes nothing.
+    """
+
+    async def run(session: Session) -> None:
+        answer = await session.abort(turn, Owners(tenant, user), reason=reason)
+        stopped = Aborting(turn=turn, state=answer.state, first=answer.first)
+        if as_json:
+            print_json(stopped)
+        elif answer.first:
+            typer.echo(f"{turn} is {stopped.state}: nothing more of it is sent; see turnsaga turns show")
+        else:
+            typer.echo(f"{turn} is {stopped.state} already; nothing was changed")
+
+    _in_session(app, run)
+
+
+@_effects.command("list")
+def list_effects(
+    *,
+    app: App = None,
+    as_json: AsJson = False,
+    tenant: Tenant = None,
+    user: User = None,
+    turn: Annotated[str | None, typer.Option("--turn", help="only this turn's")] = None,
+    state: Annotated[list[State] | None, typer.Option("--state", help="only in this state")] = None,
+    attention: Annotated[bool, typer.Option("--attention", help="only those that wait for a person")] = False,
+    limit: Limit = 50,
+) -> None:
+    """List effects, the latest changed first."""
+
+    async def run(session: Session) -> None:
+        found = await session.reader.ask(
+            effects, Owners(tenant, user), states=state or (), turn=turn, attention=attention, limit=limit
+        )
+        if as_json:
+            print_json(*found)
+        else:
+            print_table(_EFFECT, found, empty="There are no such effects.")
+
+    _in_session(app, run)
+
+
+@_effects.command("show")
+def show_effect(
+    effect: EffectId, *, app: App = None, as_json: AsJson = False, tenant: Tenant = None, user: User = None
+) -> None:
+    """Show the canonical record of one effect."""
+
+    async def run(session: Session) -> None:
+        view = await session.effect(effect, Owners(tenant, user))
+        if as_json:
+            print_json(view)
+            return
+        print_table(("effect", "turn", "tool", "title", "state", "order"), [view], empty="")
+        typer.echo()
+        print_table(("key", "identity", "error", "no_undo_reason", "needs_attention", "at"), [view], empty="")
+
+    _in_session(app, run)
+
+
+@command.command()
+def sweep(*, app: App = None, as_json: AsJson = False) -> None:
+    """Look once, from here, for turns that nobody settles, as the sweeper's schedule does.
+
+    Workers carry out what it starts. It stops at a Temporal that isn't the ledger's.
+    """
+
+    async def run(session: Session) -> None:
+        report = await session.sweep()
+        if as_json:
+            print_json(report)
+        else:
+            print_table(tuple(type(report).model_fields), [report], empty="")
+
+    _in_session(app, run)
+
+
+def _loaded(app: str | None) -> Deployment:
+    try:
+        return load_deployment(app)
+    except AppNotLoaded as error:
+        _refuse(str(error), code=2)
+
+
+def _in_session(app: str | None, work: Callable[[Session], Awaitable[None]]) -> None:
+    deployment = _loaded(app)
+
+    async def run() -> None:
+        async with Session.open(deployment) as session:
+            await work(session)
+
+    try:
+        asyncio.run(run())
+    except (TurnSagaError, ApplicationError) as error:
+        _refuse(str(error), code=1)
+    except RPCError as error:
+        _refuse(f"Temporal refuses it: {error.status.name}: {error.message}", code=1)
+
+
+def _refuse(reason: str, *, code: int) -> NoReturn:
+    sys.stderr.write(f"turnsaga: {reason}\n")
+    raise typer.Exit(code)

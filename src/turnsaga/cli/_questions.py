@@ -1,0 +1,150 @@
+"""What the command asks a ledger, across all owners: it is the operator's, who has the database anyway."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import ColumnElement, Connection, Table, and_, func, or_, select, true
+
+from turnsaga.errors import NotFound
+from turnsaga.ledger import IN_DOUBT, State, TurnState
+from turnsaga.models import Principal
+from turnsaga.store import schema
+
+__all__ = [
+    "EffectLine",
+    "Owners",
+    "TurnLine",
+    "effects",
+    "owner_of_effect",
+    "owner_of_turn",
+    "turns",
+]
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Whose things are asked for: everybody's, a tenant's or a user's."""
+
+    tenant: str | None = None
+    user: str | None = None
+
+
+class TurnLine(BaseModel):
+    """One turn in a list. What its user wrote isn't in it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    turn: str
+    tenant: str
+    user: str
+    conversation: str
+    state: TurnState
+    effects: int
+    created_at: datetime
+    ended_at: datetime | None
+
+
+class EffectLine(BaseModel):
+    """One effect in a list."""
+
+    model_config = ConfigDict(frozen=True)
+
+    effect: str
+    turn: str
+    tenant: str
+    user: str
+    tool: str
+    identity: str | None
+    title: str
+    state: State
+    needs_attention: bool
+    order: int | None
+    at: datetime
+
+
+def turns(
+    connection: Connection, owners: Owners, *, states: Sequence[TurnState], limit: int
+) -> tuple[TurnLine, ...]:
+    """Return turns, the newest first; without ``states`` those in any."""
+    table, effect = schema.turns, schema.effects
+    count = (
+        select(func.count())
+        .where((effect.c.tenant == table.c.tenant) & (effect.c.turn == table.c.turn))
+        .scalar_subquery()
+    )
+    found = connection.execute(
+        select(table, count.label("effects"))
+        .where(_owned(table, owners), table.c.state.in_(states) if states else true())
+        .order_by(table.c.created_at.desc(), table.c.turn)
+        .limit(limit)
+    )
+    return tuple(TurnLine.model_validate(dict(row._mapping)) for row in found)  # noqa: SLF001  # SQLAlchemy's public name
+
+
+def effects(
+    connection: Connection,
+    owners: Owners,
+    *,
+    states: Sequence[State],
+    turn: str | None,
+    attention: bool,
+    limit: int,
+) -> tuple[EffectLine, ...]:
+    """Return effects, the latest changed first; ``attention`` leaves those that wait for a person."""
+    table = schema.effects
+    waits = or_(
+        table.c.state == State.COMPENSATION_FAILED,
+        and_(table.c.owned, table.c.state.in_(IN_DOUBT)),
+    )
+    found = connection.execute(
+        select(table, table.c.commit_order.label("order"), waits.label("needs_attention"))
+        .where(
+            _owned(table, owners),
+            table.c.state.in_(states) if states else true(),
+            table.c.turn == turn if turn is not None else true(),
+            waits if attention else true(),
+        )
+        .order_by(table.c.at.desc(), table.c.effect)
+        .limit(limit)
+    )
+    return tuple(EffectLine.model_validate(dict(row._mapping)) for row in found)  # noqa: SLF001  # as above
+
+
+def owner_of_turn(connection: Connection, turn: str, owners: Owners) -> Principal:
+    """Return whose turn that is.
+
+    Raises:
+        NotFound: there is none of that name among these owners.
+    """
+    table = schema.turns
+    row = connection.execute(
+        select(table.c.tenant, table.c.user).where(table.c.turn == turn, _owned(table, owners))
+    ).one_or_none()
+    if row is None:
+        raise NotFound("turn", turn)
+    return Principal(tenant=row.tenant, user=row.user, role="operator")
+
+
+def owner_of_effect(connection: Connection, effect: str, owners: Owners) -> Principal:
+    """Return whose effect that is.
+
+    Raises:
+        NotFound: there is none of that name among these owners.
+    """
+    table = schema.effects
+    row = connection.execute(
+        select(table.c.tenant, table.c.user).where(table.c.effect == effect, _owned(table, owners))
+    ).one_or_none()
+    if row is None:
+        raise NotFound("effect", effect)
+    return Principal(tenant=row.tenant, user=row.user, role="operator")
+
+
+def _owned(table: Table, owners: Owners) -> ColumnElement[bool]:
+    return and_(
+        true(),
+        *((table.c.tenant == owners.tenant,) if owners.tenant is not None else ()),
+        *((table.c.user == owners.user,) if owners.user is not None else ()),
+    )
