@@ -9,6 +9,7 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
+from activities.checks import vendor_checks
 from activities.deployment import deployment_tools
 from activities.model import ModelActivities
 from activities.settings import VendorSettings
@@ -21,6 +22,8 @@ from turnsaga.recovery import RecoveryActivities, ensure_sweeper
 from turnsaga.starting import ensure_search_attributes
 from turnsaga.store import SqlStore
 from turnsaga.tools import Tools
+from web.settings import WebSettings
+from workers.checks import setting_checks
 from workers.settings import WorkerSettings
 from workflows.agent_turn import AgentTurn
 
@@ -38,6 +41,7 @@ def app() -> Deployment:
     """
     try:
         settings, vendors = read_settings(WorkerSettings), read_settings(VendorSettings)
+        web = read_settings(WebSettings)
     except SettingsRefused as error:
         raise InvalidRequest(error.setting, str(error).removeprefix(f"{error.setting}: ")) from None
     return Deployment(
@@ -45,6 +49,7 @@ def app() -> Deployment:
         database=settings.database.get_secret_value(),
         task_queue=settings.task_queue,
         env=settings.env,
+        checks=(*setting_checks(settings, vendors, web), *vendor_checks(vendors)),
     )
 
 

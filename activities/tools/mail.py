@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import aiosmtplib
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from turnsaga.deployment import Finding
 from turnsaga.errors import NotApplied, OutcomeUnknown
 from turnsaga.tools import Call, Committed, EffectTool, JsonObject, Limits, Prepared
 
@@ -36,6 +37,21 @@ class Mail:
         self._host = host
         self._port = port
         self._sender = sender
+
+    async def answers(self) -> Finding:
+        """Greet the relay and leave. Sends nothing."""
+        smtp = aiosmtplib.SMTP(hostname=self._host, port=self._port, timeout=5, use_tls=False)
+        try:
+            await smtp.connect()
+            await smtp.ehlo()
+        except (aiosmtplib.SMTPException, OSError) as error:
+            return Finding.fail(
+                f"the relay doesn't answer as one ({_code(error)})",
+                "see TURNSAGA_SMTP_HOST and TURNSAGA_SMTP_PORT",
+            )
+        finally:
+            smtp.close()
+        return Finding.ok("the relay answers; whether it takes a mail is known when one is sent")
 
     def tool(self) -> EffectTool[SendInvoiceEmail]:
         """Return ``send_invoice_email``."""

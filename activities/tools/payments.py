@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 import stripe
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from turnsaga.deployment import Finding
 from turnsaga.errors import NotApplied, OutcomeUnknown, StillRunning, UndoRefused
 from turnsaga.tools import (
     Call,
@@ -74,6 +75,29 @@ class Payments:
     async def close(self) -> None:
         """Close the connections to PAY."""
         await self._http.close_async()  # type: ignore[no-untyped-call]  # the client ships no types here
+
+    async def answers(self) -> Finding:
+        """Ask PAY the question that a look-up asks, about a charge that there isn't. Changes nothing."""
+        try:
+            await self._client.v1.charges.search_async(
+                {"query": "metadata['turnsaga_key']:'none'", "limit": 1}
+            )
+        except stripe.AuthenticationError:
+            return Finding.fail("PAY refuses the key", "set TURNSAGA_PAY_KEY to a secret key of this account")
+        except stripe.PermissionError:
+            return Finding.fail(
+                "PAY's key may not search charges", "allow the restricted key to read and write charges"
+            )
+        except stripe.APIConnectionError as error:
+            return Finding.fail(
+                f"PAY can't be reached ({type(error.__cause__ or error).__name__})", "see TURNSAGA_PAY_URL"
+            )
+        except stripe.StripeError as error:
+            return Finding.fail(
+                f"PAY answers {error.http_status or type(error).__name__}",
+                "see TURNSAGA_PAY_URL, and PAY's status",
+            )
+        return Finding.ok("PAY takes the key, and can be asked for charges")
 
     def tool(self) -> EffectTool[ChargeCard]:
         """Return ``charge_card``."""

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from turnsaga.deployment import Finding
 from turnsaga.errors import ChangedSince, NotApplied, OutcomeUnknown, UndoRefused
 from turnsaga.tools import (
     Call,
@@ -77,6 +78,20 @@ class Records:
     async def close(self) -> None:
         """Close the connections to the CRM."""
         await self._http.aclose()
+
+    async def answers(self) -> Finding:
+        """Ask the CRM for a customer that there isn't. Changes nothing."""
+        try:
+            answer = await self._http.get("/query", params={"kind": "customer", "q": "turnsaga doctor"})
+        except httpx.LocalProtocolError:
+            return Finding.fail("the CRM's token can't be sent in a header", "see TURNSAGA_CRM_TOKEN")
+        except httpx.HTTPError as error:
+            return Finding.fail(f"the CRM can't be reached ({type(error).__name__})", "see TURNSAGA_CRM_URL")
+        if answer.status_code in {401, 403}:
+            return Finding.fail("the CRM refuses the token", "set TURNSAGA_CRM_TOKEN to one that is valid")
+        if not answer.is_success:
+            return Finding.fail(f"the CRM answers {answer.status_code}", "see TURNSAGA_CRM_URL")
+        return Finding.ok("the CRM takes the token")
 
     def tools(self) -> tuple[Tool, ...]:
         """Return the three tools."""

@@ -35,7 +35,7 @@ from turnsaga.saga import TurnSaga
 from turnsaga.starting import start_turn_workflow
 from turnsaga.store import EngineName, OpenTurn, SqlStore
 
-__all__ = ["RecoverTurn", "RecoveryActivities", "Sweep", "SweepReport", "ensure_sweeper"]
+__all__ = ["RecoverTurn", "RecoveryActivities", "Sweep", "SweepReport", "ensure_sweeper", "sweeper_schedule"]
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _GRACE: Final = timedelta(seconds=5)
@@ -167,13 +167,18 @@ class RecoveryActivities:
         await self._store.set_engine(here)
 
 
+def sweeper_schedule(task_queue: str) -> str:
+    """Return the id of the schedule that sweeps for this task queue."""
+    return f"{task_queue}-sweep"
+
+
 async def ensure_sweeper(client: Client, *, task_queue: str, every: timedelta) -> None:
     """Have the sweeper run on this task queue at this interval, and once now.
 
     A schedule that is there already takes the new interval. Each task queue has its own, so that two
     deployments in one namespace don't take each other's.
     """
-    name = f"{task_queue}-sweep"
+    name = sweeper_schedule(task_queue)
     schedule = Schedule(
         action=ScheduleActionStartWorkflow(names.SWEEP, id=name, task_queue=task_queue),
         spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)]),

@@ -20,16 +20,17 @@ from turnsaga import names
 from turnsaga.ledger import TurnState
 from turnsaga.models import AbortSignal, TurnStart
 
-__all__ = ["ensure_search_attributes", "start_turn_workflow"]
+__all__ = ["SEARCH_ATTRIBUTES", "ensure_search_attributes", "start_turn_workflow"]
 
 _STATUS: Final = SearchAttributeKey.for_keyword(names.TURN_STATUS)
 _CONVERSATION: Final = SearchAttributeKey.for_keyword(names.CONVERSATION_ID)
 _ATTENTION: Final = SearchAttributeKey.for_bool(names.NEEDS_ATTENTION)
-_ATTRIBUTES: Final = {
+SEARCH_ATTRIBUTES: Final = {
     names.TURN_STATUS: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
     names.CONVERSATION_ID: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
     names.NEEDS_ATTENTION: IndexedValueType.INDEXED_VALUE_TYPE_BOOL,
 }
+"""The search attributes that turns carry, and their types."""
 
 
 async def start_turn_workflow(
@@ -78,7 +79,7 @@ async def ensure_search_attributes(client: Client) -> None:
     """
     operator = client.operator_service
     listed = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
-    missing = {name: kind for name, kind in _ATTRIBUTES.items() if name not in listed.custom_attributes}
+    missing = {name: kind for name, kind in SEARCH_ATTRIBUTES.items() if name not in listed.custom_attributes}
     if not missing:
         return
     try:

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from activities.checks import vendor_checks
 from activities.deployment import deployment_tools
 from tests.cli.command import run
 from tests.stack import SandboxProcess, Turns, eventually, turns_over
 from turnsaga.deployment import Deployment
-from turnsaga.recovery import ensure_sweeper
+from turnsaga.recovery import ensure_sweeper, sweeper_schedule
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ async def deployed(
                 database=turns.store.where,
                 task_queue=turns.task_queue,
                 env="development",
+                checks=vendor_checks(sandbox.vendor),
             ),
             {
                 **os.environ,
@@ -71,7 +73,7 @@ async def deployed(
                 "TEMPORAL_ADDRESS": address,
             },
         )
-        await client.get_schedule_handle(f"{turns.task_queue}-sweep").delete()
+        await client.get_schedule_handle(sweeper_schedule(turns.task_queue)).delete()
 
 
 @pytest.fixture

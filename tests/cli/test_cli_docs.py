@@ -28,7 +28,7 @@ def test_tables_are_current() -> None:
 def test_stale_table_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (DOCS / "cli.md").read_text(encoding="utf-8")
     stale = tmp_path / "cli.md"
-    stale.write_text(text.replace("`turnsaga sweep`", "`turnsaga broom`"), encoding="utf-8")
+    stale.write_text(text.replace("`turnsaga doctor`", "`turnsaga physician`"), encoding="utf-8")
 
     assert script.main(["--check"], stale) == 1
     assert "isn't current" in capsys.readouterr().err
@@ -40,6 +40,7 @@ def test_every_command_answers_in_json_and_takes_a_deployment() -> None:
     found = script.commands()
 
     assert set(found) == {
+        "turnsaga doctor",
         "turnsaga sweep",
         "turnsaga turns list",
         "turnsaga turns show TURN",

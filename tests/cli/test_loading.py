@@ -93,7 +93,7 @@ def test_wrong_name_says_what_to_change(name: str | None, says: str) -> None:
 )
 async def test_command_that_can_t_begin_ends_with_2(app: str, says: str) -> None:
     env = {**os.environ, "TURNSAGA_APP": app, "TURNSAGA_SWEEP_EVERY_S": "0"}
-    for words in (("turns", "list"), ("sweep", "--json")):
+    for words in (("doctor",), ("turns", "list"), ("sweep", "--json")):
         code, out, err = await run(*words, env=env)
 
         assert (code, out) == (2, "")
@@ -103,7 +103,7 @@ async def test_command_that_can_t_begin_ends_with_2(app: str, says: str) -> None
 
 async def test_option_wins_over_the_environment(tmp_path: Path) -> None:
     code, _, err = await run(
-        "sweep", "--app", "said.here:app", env={**os.environ, "TURNSAGA_APP": "x:y"}, cwd=tmp_path
+        "doctor", "--app", "said.here:app", env={**os.environ, "TURNSAGA_APP": "x:y"}, cwd=tmp_path
     )
 
     assert code == 2

@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["main"]
 
-_NEEDS: Final = ("rich", "typer")
+_NEEDS: Final = ("packaging", "rich", "typer")
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """The command's subcommands, their options, and their exit codes.
 
-0: done. 1: it couldn't be done. 2: it couldn't even begin.
+0: done. 1: it couldn't be done, or ``doctor`` found something that fails. 2: it couldn't even begin.
 """
 
 import asyncio
@@ -14,11 +14,12 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from turnsaga import __version__
+from turnsaga.cli._doctor import examine, worst
 from turnsaga.cli._loading import AppNotLoaded, load_deployment
 from turnsaga.cli._output import print_json, print_table
 from turnsaga.cli._questions import Owners, effects, turns
 from turnsaga.cli._session import Session
-from turnsaga.deployment import Deployment
+from turnsaga.deployment import Deployment, Status
 from turnsaga.errors import TurnSagaError
 from turnsaga.ledger import State, TurnState
 from turnsaga.logs import configure
@@ -207,6 +208,20 @@ def sweep(*, app: App = None, as_json: AsJson = False) -> None:
             print_table(tuple(type(report).model_fields), [report], empty="")
 
     _in_session(app, run)
+
+
+@command.command()
+def doctor(*, app: App = None, as_json: AsJson = False) -> None:
+    """Check every connection of a deployment, and say what to do about each that is wrong.
+
+    Changes nothing. Ends with 0 if all is well or there are only warnings, with 1 if something fails.
+    """
+    checked = asyncio.run(examine(_loaded(app)))
+    if as_json:
+        print_json(*checked)
+    else:
+        print_table(("check", "status", "what", "remedy"), checked, empty="")
+    raise typer.Exit(1 if worst(checked) is Status.FAIL else 0)
 
 
 def _loaded(app: str | None) -> Deployment:

@@ -3,24 +3,40 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import ColumnElement, Connection, Table, and_, func, or_, select, true
+from sqlalchemy import ColumnElement, Connection, Table, and_, func, or_, select, text, true
 
 from turnsaga.errors import NotFound
-from turnsaga.ledger import IN_DOUBT, State, TurnState
+from turnsaga.ledger import IN_DOUBT, OPEN_TURN, State, TurnState
 from turnsaga.models import Principal
-from turnsaga.store import schema
+from turnsaga.store import EngineName, schema
+from turnsaga.tools import ToolCard
 
 __all__ = [
     "EffectLine",
     "Owners",
     "TurnLine",
     "effects",
+    "engine_name",
+    "newest_instant",
+    "open_effects_by_tool",
     "owner_of_effect",
     "owner_of_turn",
+    "server",
+    "server_time",
+    "tool_cards",
     "turns",
 ]
+
+_OPEN: Final = (
+    State.PREPARED,
+    State.COMMITTING,
+    State.ACCEPTED,
+    State.UNKNOWN,
+    State.COMPENSATING,
+)
 
 
 @dataclass(frozen=True)
@@ -140,6 +156,63 @@ def owner_of_effect(connection: Connection, effect: str, owners: Owners) -> Prin
     if row is None:
         raise NotFound("effect", effect)
     return Principal(tenant=row.tenant, user=row.user, role="operator")
+
+
+def engine_name(connection: Connection) -> EngineName | None:
+    """Return the Temporal that the ledger belongs to; None before the first sweep."""
+    row = connection.execute(select(schema.engine)).one_or_none()
+    return None if row is None else EngineName(row.cluster, row.namespace)
+
+
+def open_effects_by_tool(connection: Connection) -> dict[str, int]:
+    """Return how many effects of each tool somebody may still have to commit, look up or undo."""
+    effect, turn = schema.effects, schema.turns
+    found = connection.execute(
+        select(effect.c.tool, func.count())
+        .join(turn, (turn.c.tenant == effect.c.tenant) & (turn.c.turn == effect.c.turn))
+        .where(
+            effect.c.state.in_(_OPEN)
+            # What a turn has committed is undone if it is stopped, or has landed after its end.
+            | ((effect.c.state == State.COMMITTED) & (turn.c.state.in_(OPEN_TURN) | turn.c.follow))
+        )
+        .group_by(effect.c.tool)
+    )
+    return {tool: int(count) for tool, count in found}
+
+
+def tool_cards(connection: Connection) -> dict[str, ToolCard]:
+    """Return the tools that the worker which started last has, by name."""
+    rows = connection.execute(select(schema.tools.c.name, schema.tools.c.card))
+    return {row.name: ToolCard.model_validate_json(row.card) for row in rows}
+
+
+def server(connection: Connection) -> tuple[int, ...]:
+    """Return the version of the database's server, or of the library that SQLite is."""
+    version = connection.dialect.server_version_info or ()
+    return tuple(part for part in version if isinstance(part, int))
+
+
+def server_time(connection: Connection) -> datetime | None:
+    """Return the database server's own time; None from SQLite, which has no server."""
+    if connection.dialect.name != "postgresql":
+        return None
+    now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return now
+
+
+def newest_instant(connection: Connection) -> datetime | None:
+    """Return the latest instant that a worker or web tier has written by its own clock, as far as is cheap.
+
+    That is the start of a worker and of each open turn: those are few, and found by an index.
+    """
+    turn, tool = schema.turns, schema.tools
+    found: list[datetime | None] = [
+        connection.execute(select(func.max(tool.c.at))).scalar_one(),
+        connection.execute(
+            select(func.max(turn.c.created_at)).where(turn.c.state.in_(OPEN_TURN))
+        ).scalar_one(),
+    ]
+    return max((instant for instant in found if instant is not None), default=None)
 
 
 def _owned(table: Table, owners: Owners) -> ColumnElement[bool]:
