@@ -6,12 +6,14 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar, assert_never
 
 import structlog
+from structlog.contextvars import bind_contextvars
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from turnsaga import settle
 from turnsaga.attempts import untorn
 from turnsaga.errors import OUTCOME_UNKNOWN, InvalidRequest, NotApplied, StoreUnavailable, ToolOutcome
+from turnsaga.keys import effect_id
 from turnsaga.ledger import State
 from turnsaga.models import CallOutcome, CallRef
 from turnsaga.store import (
@@ -24,7 +26,7 @@ from turnsaga.store import (
     load_object,
     plan_row,
 )
-from turnsaga.tool_activities._common import EXPECTED, INSIST, call_before, call_for, now
+from turnsaga.tool_activities._common import EXPECTED, INSIST, call_before, call_for, now, speak_of
 from turnsaga.tool_activities._drafts import draft, parse_call
 from turnsaga.tools import Committed, EffectTool, Prepared
 
@@ -62,6 +64,7 @@ class CommitAttempts:
         """Act on the gate's answer; while that is "wait", ask again."""
         waited_until = now() + tool.limits.wait
         while True:
+            _speak_of(claim)
             match claim.verdict:
                 case Verdict.ANSWERED:
                     return CallOutcome()
@@ -101,16 +104,17 @@ class CommitAttempts:
         if context.result is not None:
             return Claim(Verdict.ANSWERED)
         call = _guarded(lambda: parse_call(tool, ref, context))
+        # It has no row yet; what its own code logs meanwhile is about it all the same.
+        bind_contextvars(effect=effect_id(turn=ref.turn, key=call.key), key=call.key)
         told = call_before(ref, context.user, call.key, tool.limits.call)
         prepared = await _prepared(tool.prepare(call.arguments, told), within=tool.limits.call)
         new = _guarded(lambda: draft(tool, ref, context, call, prepared))
         return await self._store.claim_commit(ref, new)
 
     async def _send(self, tool: EffectTool[Any], row: EffectRow) -> CallOutcome:
-        log = _log.bind(turn=row.turn, effect=row.effect, key=row.key, tool=tool.name)
-        outcome = await self._sent(tool, row, log)
+        outcome = await self._sent(tool, row)
         stored = await self._recorded(row, outcome)
-        log.info("commit.recorded", state=stored.state.value, applied=outcome.applied)
+        _log.info("commit.recorded", state=stored.state.value, applied=outcome.applied)
         undecided = stored.state in {State.COMMITTING, State.UNKNOWN} and not stored.owned
         action = settle.resolution(plan_row(stored, undo_given_up=False), fenced=False, now=now())
         if undecided and action is settle.Action.SEND_AGAIN:
@@ -131,9 +135,7 @@ class CommitAttempts:
                 if now() >= give_up:
                     raise
 
-    async def _sent(
-        self, tool: EffectTool[Any], row: EffectRow, log: structlog.stdlib.BoundLogger
-    ) -> CommitOutcome:
+    async def _sent(self, tool: EffectTool[Any], row: EffectRow) -> CommitOutcome:
         # An attempt that was paused past its moment must not send: whether its request can still land
         # is judged by others from this instant on.
         if row.send_by is not None and now() >= row.send_by:
@@ -149,17 +151,17 @@ class CommitAttempts:
             return CommitOutcome(applied=False, error=error.reason)
         except ToolOutcome as error:
             return CommitOutcome(applied=None, error=error.reason)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # a tool's own code may raise anything
             # The text of a foreign error can hold headers and bodies; its type is enough for people.
-            log.warning("commit.no_answer", error_type=type(error).__name__)
-            log.debug("commit.no_answer.details", exc_info=error)
+            _log.warning("commit.no_answer", error_type=type(error).__name__)
+            _log.debug("commit.no_answer.details", exc_info=error)
             return CommitOutcome(
                 applied=None, error=f"no answer that proves anything ({type(error).__name__})"
             )
         if isinstance(done, Committed):  # pyright: ignore[reportUnnecessaryIsInstance]  # a tool's own code may break its types
             return CommitOutcome(applied=True, receipt=done.receipt, result=done.result)
         # It returned, so it was applied, and what it returned can't be used: known, and hard to undo.
-        log.error("commit.returned_no_receipt", returned=type(done).__name__)
+        _log.error("commit.returned_no_receipt", returned=type(done).__name__)
         return CommitOutcome(applied=True, receipt={"returned": type(done).__name__}, result=None)
 
 
@@ -185,6 +187,11 @@ async def _prepared(work: Awaitable[Prepared], *, within: timedelta) -> Prepared
         raise
     except Exception as error:
         raise _Unprepared(type(error).__name__) from error
+
+
+def _speak_of(claim: Claim) -> None:
+    if claim.row is not None:
+        speak_of(claim.row, claim.row.key)
 
 
 def _row(claim: Claim) -> EffectRow:

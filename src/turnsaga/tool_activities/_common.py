@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from structlog.contextvars import bind_contextvars
 from temporalio.exceptions import ApplicationErrorCategory
 
 from turnsaga.keys import effect_id
@@ -10,7 +11,7 @@ from turnsaga.models import CallRef
 from turnsaga.store import EffectRow
 from turnsaga.tools import Call
 
-__all__ = ["EXPECTED", "INSIST", "MARGIN", "call_before", "call_for", "ms", "now"]
+__all__ = ["EXPECTED", "INSIST", "MARGIN", "call_before", "call_for", "ms", "now", "speak_of"]
 
 MARGIN: Final = timedelta(seconds=10)
 """What an attempt gets beside its call, for the ledger."""
@@ -30,6 +31,15 @@ def now() -> datetime:
 def ms(span: timedelta) -> int:
     """Return a duration in whole milliseconds."""
     return int(span.total_seconds() * 1000)
+
+
+def speak_of(row: EffectRow, key: str) -> None:
+    """Bind the effect to every line that this attempt logs from here on, whoever writes it.
+
+    An attempt has a context of its own, which ends with it; so Temporal's own line about its failure says
+    whose it is, too.
+    """
+    bind_contextvars(turn=row.turn, effect=row.effect, key=key)
 
 
 def call_for(row: EffectRow, key: str, within: timedelta) -> Call:

@@ -10,7 +10,7 @@ from turnsaga.errors import OUTCOME_UNKNOWN
 from turnsaga.ledger import State
 from turnsaga.models import EffectRef, Resolution
 from turnsaga.store import CommitOutcome, SqlStore, brief, load_object
-from turnsaga.tool_activities._common import EXPECTED, call_for, now
+from turnsaga.tool_activities._common import EXPECTED, call_for, now, speak_of
 from turnsaga.tools import EffectTool, Found, Missing, Running
 
 __all__ = ["LookupAttempts"]
@@ -29,6 +29,7 @@ class LookupAttempts:
             ApplicationError: nothing is decided yet; it is asked again.
         """
         row = await self._store.begin_lookup(ref)
+        speak_of(row, row.key)
         if row.state is not State.UNKNOWN or tool.lookup is None:
             return Resolution(effect=brief(row), decided=row.state is not State.UNKNOWN)
         asked_at = now()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from structlog.contextvars import bind_contextvars
 from temporalio import activity
 
 from turnsaga import names
@@ -47,6 +48,7 @@ class ToolActivities:
     def _commit_activity(self, tool: EffectTool[Any]) -> Callable[..., object]:
         @activity.defn(name=names.commit_activity(tool.name))
         async def commit(ref: CallRef) -> CallOutcome:
+            bind_contextvars(tool=tool.name, turn=ref.turn)
             async with heartbeating():
                 return await self._commits.run(tool, ref)
 
@@ -55,6 +57,7 @@ class ToolActivities:
     def _lookup_activity(self, tool: EffectTool[Any]) -> Callable[..., object]:
         @activity.defn(name=names.lookup_activity(tool.name))
         async def lookup(ref: EffectRef) -> Resolution:
+            bind_contextvars(tool=tool.name, turn=ref.turn, effect=ref.effect)
             async with heartbeating():
                 return await self._lookups.run(tool, ref)
 
@@ -63,6 +66,7 @@ class ToolActivities:
     def _compensate_activity(self, tool: EffectTool[Any]) -> Callable[..., object]:
         @activity.defn(name=names.compensate_activity(tool.name))
         async def compensate(ref: EffectRef) -> CallOutcome:
+            bind_contextvars(tool=tool.name, turn=ref.turn, effect=ref.effect)
             async with heartbeating():
                 return await self._undos.run(tool, ref)
 
@@ -71,6 +75,7 @@ class ToolActivities:
     def _read_activity(self, tool: ReadTool[Any]) -> Callable[..., object]:
         @activity.defn(name=names.read_activity(tool.name))
         async def read(ref: CallRef) -> None:
+            bind_contextvars(tool=tool.name, turn=ref.turn)
             async with heartbeating():
                 await self._reads.run(tool, ref)
 

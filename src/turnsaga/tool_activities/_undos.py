@@ -9,7 +9,7 @@ from turnsaga.attempts import untorn
 from turnsaga.errors import OUTCOME_UNKNOWN, ChangedSince, NotApplied, StoreUnavailable, UndoRefused
 from turnsaga.models import CallOutcome, EffectRef
 from turnsaga.store import EffectRow, SqlStore, UndoOutcome, UndoRecorded, brief, load_object
-from turnsaga.tool_activities._common import EXPECTED, INSIST, call_for, now
+from turnsaga.tool_activities._common import EXPECTED, INSIST, call_for, now, speak_of
 from turnsaga.tools import EffectTool, Undone
 
 __all__ = ["UndoAttempts"]
@@ -30,6 +30,7 @@ class UndoAttempts:
             ApplicationError: not undone yet; it is tried again within the undo's own budget.
         """
         row, may_send = await self._store.claim_undo(ref)
+        speak_of(row, row.undo_key)
         if not may_send:
             return CallOutcome(effect=brief(row))
         outcome = await self._undone(tool, row)
@@ -40,14 +41,7 @@ class UndoAttempts:
                 category=EXPECTED,
             )
         stored = await self._recorded(row, outcome)
-        _log.info(
-            "undo.recorded",
-            turn=row.turn,
-            effect=row.effect,
-            key=row.undo_key,
-            tool=tool.name,
-            state=stored.row.state.value,
-        )
+        _log.info("undo.recorded", state=stored.row.state.value)
         if outcome.again:
             raise ApplicationError(
                 f"{row.summary}: not undone yet ({outcome.error})", type="UndoNotApplied", category=EXPECTED
@@ -85,12 +79,6 @@ class UndoAttempts:
         except NotApplied as error:
             return UndoOutcome(again=True, error=error.reason)
         except Exception as error:  # noqa: BLE001  # a tool's own code may raise anything
-            _log.warning(
-                "undo.no_answer",
-                turn=row.turn,
-                effect=row.effect,
-                tool=tool.name,
-                error_type=type(error).__name__,
-            )
+            _log.warning("undo.no_answer", error_type=type(error).__name__)
             return None
         return UndoOutcome(undone=True, evidence=done.evidence)
