@@ -202,12 +202,17 @@ class Turns:
 
 @asynccontextmanager
 async def turns_over(
-    client: Client, folder: Path, tools: Tools | Sequence[Any], *, max_cached_workflows: int = 1000
+    client: Client,
+    folder: Path,
+    tools: Tools | Sequence[Any],
+    *,
+    max_cached_workflows: int = 1000,
+    database: str | None = None,
 ) -> AsyncIterator[Turns]:
     """Run a worker over these tools and a new ledger."""
     registry = tools if isinstance(tools, Tools) else Tools(tools)
     queue = f"queue-{next(_names)}"
-    store = SqlStore(f"sqlite:///{folder / f'{queue}.db'}")
+    store = SqlStore(database or f"sqlite:///{folder / f'{queue}.db'}")
     await store.open()
     await store.write_tool_cards(registry.cards())
     settings = WorkerSettings(task_queue=queue, drain_s=5, max_cached_workflows=max_cached_workflows)

@@ -5,7 +5,7 @@ import sys
 
 from settings.reading import exit_code, read_settings
 from turnsaga.errors import TurnSagaError
-from turnsaga.logs import configure
+from turnsaga.logs import configure, forward_engine_logs
 from web.serving import serve
 from web.settings import WebSettings
 
@@ -20,6 +20,7 @@ def main() -> int:
 def _run() -> int:
     settings = read_settings(WebSettings)
     configure(settings.env)
+    forward_engine_logs(settings.env)
     asyncio.run(serve(settings))
     return 0
 

@@ -18,6 +18,7 @@ from web.problems import Problem, Word
 
 __all__ = ["HEADER", "ROLES", "Caller", "DevelopmentIdentity", "Identity", "IdentityRefused", "is_name"]
 
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 HEADER: Final = "X-Turnsaga-User"
 ROLES: Final = ("user", "service", "operator")
 _PART: Final = r"[A-Za-z0-9._@:|+=-]{1,100}"
@@ -80,7 +81,8 @@ def is_name(value: object) -> TypeGuard[str]:
 async def _caller(request: Request) -> Principal:
     identity: Identity = request.app.state.tier.identity
     who = await identity.caller(request.headers)
-    structlog.contextvars.bind_contextvars(tenant=who.tenant, user=who.user)
+    # Not bound to the request's lines: who somebody is stays out of them. A turn's id leads to its user.
+    _log.debug("web.acts_for", tenant=who.tenant, user=who.user)
     return who
 
 

@@ -12,7 +12,7 @@ from temporalio.worker import Worker
 from activities.deployment import deployment_tools
 from activities.settings import VendorSettings
 from settings.shared import ledger
-from turnsaga.logs import configure
+from turnsaga.logs import configure, forward_engine_logs
 from turnsaga.store import SqlStore
 from turnsaga.tools import Tools
 from workers.build import build_worker, connect, prepare_engine
@@ -29,6 +29,7 @@ async def run(settings: WorkerSettings, vendors: VendorSettings) -> int:
     A shutdown is never an abort: what isn't finished is taken up by another worker.
     """
     configure(settings.env)
+    forward_engine_logs(settings.env)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

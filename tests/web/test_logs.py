@@ -2,6 +2,8 @@
 
 import json
 import logging
+import sys
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -22,9 +24,12 @@ def restored() -> Iterator[None]:
     """Put back what a configuration changes."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+    logging.captureWarnings(False)
+    sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
 
@@ -87,7 +92,8 @@ def test_production_logs_one_json_object_a_line(capsys: pytest.CaptureFixture[st
     assert [line["logger"] for line in lines] == ["turnsaga.test", "vendor.library", "turnsaga.test"]
     assert all(line["tenant"] == "acme" and line["timestamp"].endswith("Z") for line in lines)
     assert (lines[0]["size_bytes"], lines[1]["attempt"]) == (3, 2)
-    assert "ValueError: invalid literal" in lines[2]["exception"]
+    assert lines[2]["exception"].startswith(f"ValueError\n  at {__file__}:")
+    assert "invalid literal" not in lines[2]["exception"]
 
 
 @pytest.mark.usefixtures("restored")

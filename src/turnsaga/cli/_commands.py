@@ -22,7 +22,7 @@ from turnsaga.cli._session import Session
 from turnsaga.deployment import Deployment, Status
 from turnsaga.errors import TurnSagaError
 from turnsaga.ledger import State, TurnState
-from turnsaga.logs import configure
+from turnsaga.logs import configure, forward_engine_logs
 
 __all__ = ["command"]
 
@@ -78,6 +78,7 @@ def main(
     """
     # Logs go to stderr, the answer alone to stdout.
     configure("development")
+    forward_engine_logs("development")
 
 
 @_turns.command("list")
