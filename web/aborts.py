@@ -1,4 +1,7 @@
-"""Stop a turn. Whoever stops twice, or late, gets the turn as it is: stopping is never refused."""
+"""Stop a turn. Whoever stops twice, or late, gets the turn as it is: stopping is never refused.
+
+So these routes take their ``Caller`` uncounted, see ``web.rates``.
+"""
 
 from http import HTTPStatus
 

@@ -13,6 +13,7 @@ from web.guard import Guard
 from web.identities import choose_identity
 from web.identity import Identity
 from web.problems import handle_errors
+from web.rates import Rates
 from web.settings import WebSettings
 from web.tier import Tier
 
@@ -45,6 +46,7 @@ def create_app(
         identity=identity or choose_identity(settings),
         stopping=stopping or asyncio.Event(),
         keep_alive_s=keep_alive_s,
+        rates=Rates(settings),
     )
 
     @asynccontextmanager

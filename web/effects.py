@@ -7,8 +7,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from turnsaga.models import EffectView
-from web.identity import Caller
 from web.problems import Problem, Word, answer
+from web.rates import Reader, Writer
 from web.tier import TierOf
 
 __all__ = ["router"]
@@ -17,32 +17,32 @@ router = APIRouter()
 
 
 @router.get("/v1/effects")
-async def account(request: Request, who: Caller, tier: TierOf, *, outstanding: bool = False) -> Response:
+async def account(request: Request, who: Reader, tier: TierOf, *, outstanding: bool = False) -> Response:
     """Return the account's effects; ``outstanding`` leaves those that its user has yet to be told of."""
     _refuse_filters(request, ("state", "since_version"))
     return answer(_listed(await tier.store.account_effects(who, outstanding=outstanding)))
 
 
 @router.get("/v1/effects/by-key/{key}")
-async def by_key(key: str, who: Caller, tier: TierOf) -> Response:
+async def by_key(key: str, who: Reader, tier: TierOf) -> Response:
     """Return the effect that an idempotency key stands for."""
     return answer(await tier.store.effect_by_key(who, key))
 
 
 @router.get("/v1/effects/{effect}")
-async def show(effect: str, who: Caller, tier: TierOf) -> Response:
+async def show(effect: str, who: Reader, tier: TierOf) -> Response:
     """Return one effect."""
     return answer(await tier.client.effect(who, effect))
 
 
 @router.post("/v1/effects/{effect}/acknowledge")
-async def acknowledge(effect: str, who: Caller, tier: TierOf) -> Response:
+async def acknowledge(effect: str, who: Writer, tier: TierOf) -> Response:
     """Note that the user has seen the effect, which is then outstanding no more."""
     return answer(await tier.store.acknowledge(who, effect))
 
 
 @router.get("/v1/conversations/{conversation}/effects")
-async def of_conversation(conversation: str, request: Request, who: Caller, tier: TierOf) -> Response:
+async def of_conversation(conversation: str, request: Request, who: Reader, tier: TierOf) -> Response:
     """Return a conversation's effects; one that has none, or that doesn't exist, is an empty list."""
     _refuse_filters(request, ("outstanding", "state", "since_version"))
     return answer(_listed(await tier.store.conversation_effects(who, conversation)))

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from turnsaga.errors import StoreUnavailable
 from turnsaga.models import Principal, TurnEvent
-from web.identity import Caller
+from web.rates import Reader
 from web.tier import Tier, TierOf
 
 __all__ = ["router"]
@@ -30,7 +30,7 @@ _HEADERS: Final = {
 
 @router.get("/v1/turns/{turn}/events")
 async def follow(
-    turn: str, request: Request, who: Caller, tier: TierOf, after: Annotated[int, Query(ge=0)] = 0
+    turn: str, request: Request, who: Reader, tier: TierOf, after: Annotated[int, Query(ge=0)] = 0
 ) -> Response:
     """Stream the events above ``Last-Event-ID`` or ``after`` until the turn has ended and all are out.
 

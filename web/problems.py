@@ -52,6 +52,7 @@ class Word(StrEnum):
     NOT_FOUND = "not_found"
     NOT_READY = "not_ready"
     POLICY_REFUSED = "policy_refused"
+    RATE_LIMITED = "rate_limited"
     STALE = "stale"
     STOPPING = "stopping"
     TOO_LARGE = "too_large"
@@ -76,6 +77,7 @@ _KNOWN: Final[Mapping[Word, tuple[int, str]]] = {
     Word.NOT_FOUND: (404, "Not found"),
     Word.NOT_READY: (503, "Not ready"),
     Word.POLICY_REFUSED: (422, "A policy isn't available"),
+    Word.RATE_LIMITED: (429, "Asked too often"),
     Word.STALE: (409, "Another turn is active"),
     Word.STOPPING: (503, "The server stops"),
     Word.TOO_LARGE: (413, "The body is too large"),

@@ -49,6 +49,14 @@ class WebSettings(LedgerSettings):
     jwt_claim_user: _Given = Field(default="sub", description="claim that holds the user")
     jwt_claim_role: _Given = Field(default="role", description="claim that holds the role")
 
+    starts_per_min: int = Field(
+        default=30, ge=0, description="turns that a user may start in a minute, in production; 0: no limit"
+    )
+    writes_per_min: int = Field(
+        default=120, ge=0, description="as starts, for other changes; stopping a turn isn't limited"
+    )
+    reads_per_min: int = Field(default=600, ge=0, description="as starts, for reads and opened streams")
+
     @property
     def names_tokens(self) -> bool:
         """Whether anything about bearer tokens is set: half of it is a mistake, and never development."""

@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from turnsaga.client import TurnClient
 from turnsaga.store import SqlStore
 from web.identity import Identity
+from web.rates import Rates
 from web.settings import WebSettings
 from web.untorn import Untorn
 
@@ -24,6 +25,7 @@ class Tier:
     identity: Identity
     stopping: asyncio.Event
     keep_alive_s: float
+    rates: Rates
     untorn: Untorn = field(default_factory=Untorn)
 
     @property

@@ -19,8 +19,8 @@ from turnsaga.models import Principal, TurnView
 from turnsaga.store import Started
 from turnsaga.tools import CommitPolicy
 from web.bodies import StartBody, read_body
-from web.identity import Caller
 from web.problems import Problem, Word, answer, unavailable
+from web.rates import Reader, Starter
 from web.settings import SCRIPTED, WebSettings
 from web.tier import Tier, TierOf
 
@@ -34,7 +34,7 @@ _LOOSENER: Final = "service"
 
 
 @router.post("/v1/conversations/{conversation}/turns")
-async def start(conversation: str, request: Request, who: Caller, tier: TierOf) -> Response:
+async def start(conversation: str, request: Request, who: Starter, tier: TierOf) -> Response:
     """Start a turn: 201, or 200 if this key with this body began it before."""
     key = request.headers.get("idempotency-key", "").strip()
     if not key:
@@ -67,7 +67,7 @@ async def start(conversation: str, request: Request, who: Caller, tier: TierOf) 
 async def show(
     turn: str,
     request: Request,
-    who: Caller,
+    who: Reader,
     tier: TierOf,
     *,
     wait: Literal["settled"] | None = None,
