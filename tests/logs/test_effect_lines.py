@@ -165,6 +165,21 @@ async def test_lines_of_effects_beside_each_other_are_not_mixed_up(client: Clien
     assert all(line["effect"] == line["said_effect"] and line["key"] == line["said_key"] for line in own)
 
 
+async def test_what_the_ledger_s_thread_logs_says_whose_it_is(tmp_path: Path) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path / 'ledger.db'}")
+
+    def speak(_: object) -> None:
+        _log.info("said.in_a_transaction")
+
+    with captured("production") as logs, structlog.contextvars.bound_contextvars(effect="eff_1"):
+        await store._database.read(speak)
+        structlog.contextvars.bind_contextvars(effect="eff_2")
+        await store._database.read(speak)
+    await store.close()
+
+    assert [line["effect"] for line in logs.lines] == ["eff_1", "eff_2"]
+
+
 @workflow.defn(name=names.TURN_WORKFLOW, sandboxed=False)
 class TalkingTurn:
     """A turn that says what it does."""

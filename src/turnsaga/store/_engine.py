@@ -5,6 +5,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from random import SystemRandom
 from typing import Concatenate, Final, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
@@ -125,7 +126,11 @@ class Database:
 
     async def _on_thread(self, purpose: _Purpose, work: Callable[[Connection], T]) -> T:
         loop = asyncio.get_running_loop()
-        answer = loop.run_in_executor(self._threads, self._transact, purpose, work, time.monotonic())
+        # In the caller's context, so that what a transaction logs says whose it is.
+        context, asked = copy_context(), time.monotonic()
+        answer = loop.run_in_executor(
+            self._threads, lambda: context.run(self._transact, purpose, work, asked)
+        )
         # If its caller is gone by then, nobody else looks at the error.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(answer)
