@@ -14,7 +14,7 @@ from activities.deployment import deployment_tools
 from activities.model import ModelActivities
 from activities.settings import VendorSettings
 from settings.reading import SettingsRefused, read_settings
-from turnsaga.connecting import temporal_config
+from turnsaga.connecting import connection_fault, temporal_config
 from turnsaga.deployment import Deployment
 from turnsaga.errors import InvalidRequest
 from turnsaga.plugin import TurnSagaPlugin
@@ -54,7 +54,11 @@ def app() -> Deployment:
 
 
 async def connect() -> Client:
-    """Connect to Temporal, however long that takes: a worker without it has nothing to do but wait."""
+    """Connect to Temporal, however long that takes: a worker without it has nothing to do but wait.
+
+    Raises:
+        EngineMisconfigured: waiting doesn't help.
+    """
     config = temporal_config()
     # The plugin belongs to the worker, which has the tools; on both it would apply twice.
     config["data_converter"] = pydantic_data_converter
@@ -62,7 +66,11 @@ async def connect() -> Client:
         try:
             return await Client.connect(**config)
         except RuntimeError as error:
-            _log.warning("temporal.unavailable", address=config.get("target_host"), reason=str(error)[:200])
+            fault = connection_fault(error)
+            if fault is not None:
+                raise fault from error
+            # What went wrong innermost is said last.
+            _log.warning("temporal.unavailable", address=config.get("target_host"), reason=str(error)[-200:])
             await asyncio.sleep(_PAUSE_S)
 
 

@@ -18,6 +18,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnsaga import names
+from turnsaga.connecting import connection_fault
 from turnsaga.errors import EngineUnavailable, InvalidRequest
 from turnsaga.ledger import OPEN_TURN, TurnState
 from turnsaga.models import (
@@ -277,4 +278,7 @@ def _check_name(field: str, value: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    return error.status.name if isinstance(error, RPCError) else type(error).__name__
+    if isinstance(error, RPCError):
+        return error.status.name
+    fault = connection_fault(error)
+    return type(error).__name__ if fault is None else str(fault)

@@ -16,6 +16,7 @@
     │   │   └── StoreBusy       it answers, and has no time for this
     │   ├── StoreUnusable       it answers, and isn't a ledger of this version
     │   └── StaleWrite          a newer claim holds the row; nothing was written
+    ├── EngineMisconfigured     Temporal can't be reached by what we are told
     ├── EngineUnavailable       Temporal doesn't answer
     ├── ModelUnavailable        the model gave no usable reply
     └── ToolOutcome             raised by a tool's own functions
@@ -39,6 +40,7 @@ __all__ = [
     "TURN_FAILED",
     "ChangedSince",
     "DeclarationError",
+    "EngineMisconfigured",
     "EngineUnavailable",
     "IllegalTransition",
     "InvalidRequest",
@@ -195,6 +197,15 @@ class StaleWrite(StoreError):
         super().__init__(f"claim {token} on effect {effect!r} is stale")
         self.effect = effect
         self.token = token
+
+
+class EngineMisconfigured(TurnSagaError):
+    """Temporal can't be reached by what we are told, now or later; ``where`` names what has to change."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"Temporal can't be reached as configured by {where}: {reason}")
+        self.where = where
+        self.reason = reason
 
 
 class EngineUnavailable(TurnSagaError):

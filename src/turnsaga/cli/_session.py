@@ -15,9 +15,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from turnsaga import names
 from turnsaga.cli._questions import Owners, owner_of_effect, owner_of_turn
 from turnsaga.cli._reading import LedgerReader, LedgerUnreadable
-from turnsaga.connecting import temporal_config
+from turnsaga.connecting import connection_fault, temporal_config
 from turnsaga.deployment import Deployment
-from turnsaga.errors import EngineUnavailable
+from turnsaga.errors import EngineMisconfigured, EngineUnavailable
 from turnsaga.ledger import OPEN_TURN
 from turnsaga.models import AbortSignal, EffectView, FenceAnswer, FenceRequest, TurnView
 from turnsaga.recovery import RecoveryActivities, SweepReport
@@ -45,8 +45,9 @@ async def connect_to_temporal(*, done: str) -> Client:
             return await Client.connect(**config)
     except TimeoutError:
         raise EngineUnavailable(address, f"not within {_CONNECT.total_seconds():g} s", done) from None
-    except (RuntimeError, ValueError) as error:
-        raise EngineUnavailable(address, str(error).split("\n")[0][:200], done) from error
+    except (EngineMisconfigured, RuntimeError, ValueError) as error:
+        reason = str(connection_fault(error) or error).split("\n")[0][:200]
+        raise EngineUnavailable(address, reason, done) from error
 
 
 @dataclass(frozen=True)
