@@ -1,11 +1,10 @@
 """``python -m web``: one web tier, configured by the environment, until it is told to stop."""
 
 import asyncio
-import sys
 
 from settings.reading import exit_code, read_settings
 from turnsaga.errors import TurnSagaError
-from turnsaga.logs import configure, forward_engine_logs
+from turnsaga.logs import configure, forward_engine_logs, leave_after
 from web.serving import serve
 from web.settings import WebSettings
 
@@ -26,4 +25,4 @@ def _run() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave_after(main)

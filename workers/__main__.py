@@ -9,6 +9,7 @@ import typer
 from activities.settings import VendorSettings
 from settings.reading import exit_code, read_settings
 from turnsaga.errors import TurnSagaError
+from turnsaga.logs import leave_after
 from workers.run import run as run_worker
 from workers.settings import WorkerSettings
 
@@ -62,4 +63,4 @@ def _run() -> int:
 
 
 if __name__ == "__main__":
-    app()
+    leave_after(app)

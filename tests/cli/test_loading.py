@@ -116,7 +116,10 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
     monkeypatch.setattr(entry, "find_spec", without_typer)
 
-    assert entry.main() == 2
+    with pytest.raises(SystemExit) as left:
+        entry.main()
+
+    assert left.value.code == 2
     assert capsys.readouterr().err == "turnsaga: the command needs its extra: pip install 'turnsaga[cli]'\n"
 
 

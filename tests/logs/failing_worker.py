@@ -7,7 +7,7 @@ from temporalio import workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from turnsaga.logs import configure, forward_engine_logs
+from turnsaga.logs import configure, forward_engine_logs, leave_after
 
 
 @workflow.defn(sandboxed=False)
@@ -32,4 +32,4 @@ async def main(address: str, queue: str, text: str) -> None:
 if __name__ == "__main__":
     configure("production")
     forward_engine_logs("production")
-    asyncio.run(main(*sys.argv[1:]))
+    leave_after(lambda: asyncio.run(main(*sys.argv[1:])))

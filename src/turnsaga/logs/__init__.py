@@ -2,6 +2,6 @@
 
 from turnsaga.logs._configure import configure, drop_in_replay
 from turnsaga.logs._discretion import without_texts
-from turnsaga.logs._engine import forward_engine_logs
+from turnsaga.logs._engine import forward_engine_logs, leave_after
 
-__all__ = ["configure", "drop_in_replay", "forward_engine_logs", "without_texts"]
+__all__ = ["configure", "drop_in_replay", "forward_engine_logs", "leave_after", "without_texts"]
