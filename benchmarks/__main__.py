@@ -14,6 +14,7 @@ from benchmarks.compare import compare as compare_sides
 from benchmarks.growth import with_effects, with_ledger, with_turns
 from benchmarks.rig import SIDES, Rig, rig
 from benchmarks.table import write_tables
+from turnsaga.logs import configure
 
 Lines = list[dict[str, Any]]
 _LEDGERS: Final = ("sqlite", "postgres")
@@ -73,6 +74,8 @@ def _grow(measure: Callable[[Rig, str, list[int]], Awaitable[Lines]], counts: st
 
 
 def _with_rig(run: Callable[[Rig], Awaitable[None]], sides: tuple[str, ...]) -> None:
+    configure("production")  # to stderr: stdout is for the lines
+
     async def started() -> None:
         with tempfile.TemporaryDirectory(prefix="turnsaga-bench-") as folder:
             async with rig(Path(folder), sides=sides) as running:

@@ -9,6 +9,7 @@ from turnsaga.store import SqlStore, schema
 __all__ = ["fill"]
 
 _EFFECTS: Final = 3
+_AT_ONCE: Final = 10_000  # turns; a statement on the ledger has its bound
 
 
 async def fill(store: SqlStore, template: str, *, first: int, effects: int) -> int:
@@ -17,7 +18,9 @@ async def fill(store: SqlStore, template: str, *, first: int, effects: int) -> i
     The copies belong to a thousand other users of its tenant, each to a conversation of its own.
     """
     last = first + effects // _EFFECTS
-    await store._database.write(_copy, template, first, last)  # noqa: SLF001  # a measurement looks inside
+    for begin in range(first, last, _AT_ONCE):
+        end = min(begin + _AT_ONCE, last)
+        await store._database.write(_copy, template, begin, end)  # noqa: SLF001  # a measurement looks inside
     return last
 
 
