@@ -5,6 +5,7 @@ Compensations are noted before each commit and run in reverse order when the run
 """
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 
 from temporalio import activity, workflow
@@ -101,6 +102,6 @@ class BareSaga:
         await workflow.execute_activity(commit, booked, start_to_close_timeout=_SOON)
 
 
-def bare_activities() -> list[object]:
+def bare_activities() -> list[Callable[..., object]]:
     """Return the activities, for a worker."""
     return [ask, commit, compensate]

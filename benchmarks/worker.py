@@ -52,7 +52,7 @@ async def _bare() -> Worker:
         client,
         task_queue=os.environ["TURNSAGA_BENCH_QUEUE"],
         workflows=[BareSaga],
-        activities=bare_activities(),  # type: ignore[arg-type]
+        activities=bare_activities(),
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules("benchmarks")
         ),
