@@ -16,6 +16,8 @@ from turnsaga.errors import (
     StartConflict,
     TurnInProgress,
 )
+from turnsaga.ledger import TurnState
+from turnsaga.models import FenceRequest
 
 
 async def test_same_start_is_the_same_turn_and_another_body_is_refused(ledger: Ledger) -> None:
@@ -70,5 +72,8 @@ async def test_foreign_things_are_answered_like_unknown_ones(ledger: Ledger) -> 
         with pytest.raises(NotFound):
             await ledger.store.acknowledge(who, effect.effect)
         with pytest.raises(NotFound):
-            await ledger.store.turn_ref(who, ref.turn)
+            await ledger.store.fence(
+                FenceRequest(tenant=who.tenant, turn=ref.turn, cause="abort", via="api"), owner=who
+            )
     assert await ledger.store.conversation_effects(BOB, "c1") == ()
+    assert (await ledger.store.turn_view(ADA, ref.turn)).state is TurnState.RUNNING

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, select, update
 
 from turnsaga.errors import NotFound
 from turnsaga.ledger import OPEN_TURN
-from turnsaga.models import EffectRef, EffectView, Principal, TurnEvent, TurnRef, TurnView
+from turnsaga.models import EffectRef, EffectView, Principal, TurnEvent, TurnView
 from turnsaga.store import schema
 from turnsaga.store._payloads import load_object
 from turnsaga.store._rows import EffectRow, TurnRow, effect_row, settlement, turn_row, view
@@ -25,7 +25,6 @@ __all__ = [
     "latest_turn",
     "load_effect",
     "outstanding",
-    "turn_ref",
     "turn_view",
 ]
 
@@ -50,16 +49,6 @@ class EventPage:
     events: tuple[TurnEvent, ...]
     ended: bool
     last: int
-
-
-def turn_ref(connection: Connection, who: Principal, turn: str) -> TurnRef:
-    """Return the name of a turn of this owner.
-
-    Raises:
-        NotFound: there is no such turn, or it is somebody else's.
-    """
-    row = _turn(connection, who, turn)
-    return TurnRef(tenant=row.tenant, turn=row.turn)
 
 
 def turn_view(connection: Connection, who: Principal, turn: str) -> TurnView:

@@ -215,10 +215,6 @@ class SqlStore:
 
     # Views, within one owner's things
 
-    async def turn_ref(self, who: Principal, turn: str) -> TurnRef:
-        """Return the name of a turn of this owner."""
-        return await self._database.read(_views.turn_ref, who, turn)
-
     async def turn_view(self, who: Principal, turn: str) -> TurnView:
         """Return a turn with its effects and its settlement."""
         return await self._database.read(_views.turn_view, who, turn)
