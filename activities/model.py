@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from pydantic_ai.direct import model_request_stream
@@ -37,10 +38,20 @@ from turnsaga.keys import digest
 from turnsaga.models import CallPlan, StepPlan, StepRef
 from turnsaga.store import NewCall, NewReply, SqlStore, StepContext, StoredReply
 from turnsaga.tool_activities import call_plan
-from turnsaga.tools import EffectTool, Tools, commits_at_once, parse_arguments
+from turnsaga.tools import (
+    REPEAT,
+    CommitPolicy,
+    EffectTool,
+    Tool,
+    Tools,
+    call_policy,
+    card_of,
+    parse_arguments,
+    wants_repeat,
+)
 from turnsaga.transcript import PastTurn, turn_note
 
-__all__ = ["ModelActivities", "history", "notices_text"]
+__all__ = ["ModelActivities", "history", "notices_text", "offered_schema"]
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _FLUSH_S: Final = 0.075
@@ -48,6 +59,13 @@ _INSTRUCTIONS: Final = (
     "You act for one user through tools. Some tools change things outside: call each at most once for one "
     "purpose, and report what its result says, not what you intended."
 )
+# What every vendor takes for an id of a call, with room for a number behind it.
+_CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_REPEAT_SCHEMA: Final = {
+    "type": "boolean",
+    "description": "True only if the user wants the very same thing done a second time in this turn; "
+    "the user is asked then. Without it an equal call returns the result of the first.",
+}
 
 ModelFactory = Callable[[str, int, str], Model]
 """Gives the model of a name for an attempt (from 1) and what it is told about earlier turns."""
@@ -93,7 +111,9 @@ class ModelActivities:
             stored = context.stored
             if stored is None:
                 stored = await self._ask(ref, context)
-            return StepPlan(step=ref.step, fenced=True) if stored is None else self._plan(ref, stored)
+            if stored is None:
+                return StepPlan(step=ref.step, fenced=True)
+            return self._plan(ref, stored, context.policies)
 
     async def _ask(self, ref: StepRef, context: StepContext) -> StoredReply | None:
         """Ask, and store the reply; None once the turn is fenced."""
@@ -139,15 +159,12 @@ class ModelActivities:
         return None if text.fenced else response
 
     def _offered(self, policies: Mapping[str, str]) -> list[ToolDefinition]:
-        cards = self._tools.cards()
         return [
             ToolDefinition(
-                name=tool.name,
-                description=tool.description,
-                parameters_json_schema=tool.arguments.model_json_schema(),
+                name=tool.name, description=tool.description, parameters_json_schema=offered_schema(tool)
             )
             for tool in self._tools
-            if not isinstance(tool, EffectTool) or commits_at_once(cards[tool.name], policies)
+            if not _is_off(tool, policies)
         ]
 
     def _reply(self, response: ModelResponse, policies: Mapping[str, str]) -> NewReply:
@@ -179,16 +196,13 @@ class ModelActivities:
             )
 
         if part.tool_name not in self._tools:
-            known = ", ".join(tool.name for tool in self._tools)
+            known = ", ".join(tool.name for tool in self._tools if not _is_off(tool, policies))
             return refused(f"there is no tool {part.tool_name[:80]!r}; there are {known}")
         tool = self._tools[part.tool_name]
         if cut:
             return refused("the reply reached its length limit in this call; send the whole call again")
-        if isinstance(tool, EffectTool) and not commits_at_once(self._tools.cards()[tool.name], policies):
-            return refused(
-                "it can't be undone, so it needs the user's confirmation, which this version can't ask for; "
-                "whoever starts the turn can allow it with the policy 'immediate!'"
-            )
+        if _is_off(tool, policies):
+            return refused("this tool isn't available in this turn")
         try:
             arguments = parse_arguments(tool, raw)
             arguments_digest = digest(arguments.model_dump(mode="json"))
@@ -200,17 +214,46 @@ class ModelActivities:
             arguments=raw,
             kind="effect" if isinstance(tool, EffectTool) else "read",
             digest=arguments_digest,
-            repeatable=isinstance(tool, EffectTool) and tool.repeatable,
+            again=isinstance(tool, EffectTool) and (tool.repeatable or wants_repeat(tool, raw)),
         )
 
-    def _plan(self, ref: StepRef, stored: StoredReply) -> StepPlan:
+    def _plan(self, ref: StepRef, stored: StoredReply, policies: Mapping[str, str]) -> StepPlan:
         plans: list[CallPlan] = []
+        # The last call so far on each resource: the next one there begins when it has ended.
+        last: dict[tuple[str, str], int] = {}
         for call in stored.calls:
             if call.answered or call.tool not in self._tools:
                 continue
             tool = self._tools[call.tool]
-            plans.append(call_plan(tool, call.index, parse_arguments(tool, call.arguments)))
+            arguments = parse_arguments(tool, call.arguments)
+            if not isinstance(tool, EffectTool):
+                plans.append(call_plan(tool, call.index, arguments))
+                continue
+            policy = call_policy(
+                card_of(tool), policies, wanted_again=call.occurrence > 1 and not tool.repeatable
+            )
+            touched = [] if tool.resources is None else tool.resources(arguments)
+            places = [(tool.system, resource) for resource in touched]
+            after = tuple(sorted({last[place] for place in places if place in last}))
+            last.update(dict.fromkeys(places, call.index))
+            plans.append(call_plan(tool, call.index, arguments, held=policy.holds, after=after))
         return StepPlan(step=ref.step, calls=tuple(plans), answered=len(stored.calls) - len(plans))
+
+
+def offered_schema(tool: Tool) -> dict[str, Any]:
+    """Return the JSON schema of a tool's arguments as a model is given it.
+
+    A tool whose effects aren't repeatable takes one argument more, by which a second, equal effect is
+    asked for: otherwise an equal call is taken for the same one.
+    """
+    schema: dict[str, Any] = tool.arguments.model_json_schema()
+    if isinstance(tool, EffectTool) and not tool.repeatable and REPEAT not in tool.arguments.model_fields:
+        schema["properties"] = {**schema.get("properties", {}), REPEAT: _REPEAT_SCHEMA}
+    return schema
+
+
+def _is_off(tool: Tool, policies: Mapping[str, str]) -> bool:
+    return isinstance(tool, EffectTool) and call_policy(card_of(tool), policies).commits is CommitPolicy.OFF
 
 
 @dataclass
@@ -301,10 +344,12 @@ def history(turns: Sequence[PastTurn], notices: str) -> list[ModelMessage]:
 
 
 def _unused(call_id: str, used: set[str]) -> str:
-    name, count = call_id or "call", 1
+    """Return the model's own id for a call where vendors take it and it is the first of its name."""
+    base = call_id if _CALL_ID.fullmatch(call_id) else "call"
+    name, count = base, 1
     while name in used:
         count += 1
-        name = f"{call_id or 'call'}_{count}"
+        name = f"{base}_{count}"
     used.add(name)
     return name
 

@@ -8,7 +8,15 @@ __all__ = ["VendorSettings"]
 
 
 class VendorSettings(ProductSettings):
-    """Addresses and credentials of PAY, CRM and MAIL."""
+    """Addresses and credentials of PAY, CRM and MAIL, and when effects there are committed."""
+
+    policies: dict[str, str] = Field(
+        default_factory=dict,
+        description="JSON object: when which tool commits, instead of what it declares",
+    )
+    confirm_within_s: int | None = Field(
+        default=None, ge=1, le=86_400, description="seconds that users are asked for a confirmation"
+    )
 
     pay_url: str = Field(default="http://127.0.0.1:8100/pay", description="Stripe's API, or a stand-in")
     pay_key: SecretStr = Field(default=SecretStr("sk_test_sandbox"), description="PAY's secret key")

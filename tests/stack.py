@@ -22,7 +22,7 @@ from turnsaga.client import TurnClient
 from turnsaga.models import EffectView, Principal, TurnEvent, TurnView
 from turnsaga.store import SqlStore, Started
 from turnsaga.testing import Truth, differences, disorder
-from turnsaga.tools import Tools
+from turnsaga.tools import EffectTool, Tools
 from workers.build import build_worker
 from workers.settings import WorkerSettings
 
@@ -128,7 +128,13 @@ class Turns:
         conversation: str | None = None,
         **options: Any,
     ) -> Started:
-        """Start a turn of a new conversation with a script of these replies."""
+        """Start a turn of a new conversation with a script of these replies.
+
+        What can be undone commits at once, where ``policies`` doesn't say otherwise.
+        """
+        at_once = {
+            tool.name: "immediate" for tool in self.tools if isinstance(tool, EffectTool) and tool.reversible
+        }
         name = conversation or f"conversation-{next(_names)}"
         started = await self.turns.start(
             self.who,
@@ -136,7 +142,7 @@ class Turns:
             message=json.dumps({"script": list(replies)}),
             start_key=f"start-{next(_names)}",
             model="script",
-            policies=policies,
+            policies={**at_once, **(policies or {})},
             **options,
         )
         self.started.append(started)

@@ -1,13 +1,13 @@
 """Bodies of requests: what they may hold, and how they are read."""
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from web.problems import Problem, Word, invalid_fields
 
-__all__ = ["AbortBody", "AbortConversationBody", "StartBody", "read_body"]
+__all__ = ["AbortBody", "AbortConversationBody", "DecisionBody", "StartBody", "read_body"]
 
 B = TypeVar("B", bound=BaseModel)
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -24,7 +24,7 @@ class StartBody(_Body):
     message: Annotated[str, Field(min_length=1)]
     model: _Name | None = None
     policies: Annotated[dict[_Name, _Name], Field(max_length=100)] | None = None
-    on_busy: _Name = "refuse"
+    on_busy: Literal["refuse", "queue", "abort"] = "refuse"
     on_disconnect: _Name = "continue"
     deadline_ms: int | None = None
 
@@ -40,6 +40,13 @@ class AbortConversationBody(AbortBody):
     """As ``AbortBody``; ``expected_turn`` is the turn that the user believes to be stopping."""
 
     expected_turn: _Name | None = None
+
+
+class DecisionBody(_Body):
+    """An answer to a held effect: the version and the digest that its user was shown."""
+
+    version: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    digest: Annotated[str, Field(min_length=1, max_length=100)]
 
 
 async def read_body(request: Request, model: type[B], *, optional: bool = False) -> B:

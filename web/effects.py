@@ -1,12 +1,15 @@
 """Effects: the canonical record of one, and the ledger of a conversation or an account."""
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from turnsaga.client import Answered
 from turnsaga.models import EffectView
+from web.bodies import DecisionBody, read_body
 from web.problems import Problem, Word, answer
 from web.rates import Reader, Writer
 from web.tier import TierOf
@@ -35,6 +38,22 @@ async def show(effect: str, who: Reader, tier: TierOf) -> Response:
     return answer(await tier.client.effect(who, effect))
 
 
+@router.post("/v1/effects/{effect}/confirm")
+async def confirm(effect: str, request: Request, who: Writer, tier: TierOf) -> Response:
+    """Confirm a held effect: 202 if this answer decided, 200 if the same one came before."""
+    body = await read_body(request, DecisionBody)
+    deciding = tier.client.confirm(who, effect, version=body.version, digest=body.digest)
+    return _answer_decided(await tier.untorn.run(deciding))
+
+
+@router.post("/v1/effects/{effect}/reject")
+async def reject(effect: str, request: Request, who: Writer, tier: TierOf) -> Response:
+    """Reject a held effect, which is released: 202 if this answer decided, 200 if it came before."""
+    body = await read_body(request, DecisionBody)
+    deciding = tier.client.reject(who, effect, version=body.version, digest=body.digest)
+    return _answer_decided(await tier.untorn.run(deciding))
+
+
 @router.post("/v1/effects/{effect}/acknowledge")
 async def acknowledge(effect: str, who: Writer, tier: TierOf) -> Response:
     """Note that the user has seen the effect, which is then outstanding no more."""
@@ -55,6 +74,10 @@ def _refuse_filters(request: Request, later: Sequence[str]) -> None:
             raise Problem(
                 Word.UNSUPPORTED, f"{name}: this filter comes with a later version", members={"field": name}
             )
+
+
+def _answer_decided(answered: Answered) -> Response:
+    return answer(answered.effect, HTTPStatus.ACCEPTED if answered.first else HTTPStatus.OK)
 
 
 def _listed(effects: Sequence[EffectView]) -> dict[str, Any]:

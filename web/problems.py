@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from turnsaga.errors import (
+    DecisionRefused,
     EngineUnavailable,
     InvalidRequest,
     PolicyRefused,
@@ -37,7 +38,10 @@ _RETRY_AFTER_S: Final = "1"
 class Word(StrEnum):
     """The ``type`` of a problem. Clients decide by it, so none is ever renamed."""
 
+    ALREADY_DECIDED = "already_decided"
     BAD_REQUEST = "bad_request"
+    CHANGED = "changed"
+    EXPIRED = "expired"
     FORBIDDEN = "forbidden"
     FORBIDDEN_HOST = "forbidden_host"
     ENGINE_UNAVAILABLE = "engine_unavailable"
@@ -50,18 +54,25 @@ class Word(StrEnum):
     MALFORMED_JSON = "malformed_json"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     NOT_FOUND = "not_found"
+    NOT_HELD = "not_held"
     NOT_READY = "not_ready"
     POLICY_REFUSED = "policy_refused"
     RATE_LIMITED = "rate_limited"
     STALE = "stale"
     STOPPING = "stopping"
     TOO_LARGE = "too_large"
+    TURN_ABORTED = "turn_aborted"
     TURN_IN_PROGRESS = "turn_in_progress"
     UNAUTHENTICATED = "unauthenticated"
     UNSUPPORTED = "unsupported"
 
 
 _KNOWN: Final[Mapping[Word, tuple[int, str]]] = {
+    Word.ALREADY_DECIDED: (409, "Another answer came first"),
+    Word.CHANGED: (409, "What is held isn't what was answered"),
+    Word.EXPIRED: (409, "The time to answer is over"),
+    Word.NOT_HELD: (409, "It waits for nobody's answer"),
+    Word.TURN_ABORTED: (409, "The turn was stopped first"),
     Word.BAD_REQUEST: (400, "The request can't be read"),
     Word.FORBIDDEN: (403, "This role may not ask for it"),
     Word.FORBIDDEN_HOST: (403, "This host name isn't served"),
@@ -167,6 +178,8 @@ async def _on_refused(_request: Request, error: Exception) -> Response:
             members: dict[str, object] = {"turn": error.turn}
         case PolicyRefused():
             members = {"tool": error.tool, "policy": error.policy}
+        case DecisionRefused():
+            members = {"effect": error.effect}
         case InvalidRequest():
             members = {"field": error.field}
         case _:

@@ -5,7 +5,6 @@ printable but a slash: an address with ``%2F`` in it is another address, and ans
 """
 
 import asyncio
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
 
@@ -17,7 +16,6 @@ from turnsaga.keys import turn_id
 from turnsaga.ledger import OPEN_TURN
 from turnsaga.models import Principal, TurnView
 from turnsaga.store import Started
-from turnsaga.tools import CommitPolicy
 from web.bodies import StartBody, read_body
 from web.problems import Problem, Word, answer, unavailable
 from web.rates import Reader, Starter
@@ -43,10 +41,8 @@ async def start(conversation: str, request: Request, who: Starter, tier: TierOf)
             "send a header Idempotency-Key that names this start, and the same one when you send it again",
         )
     body = await read_body(request, StartBody)
-    _check_choice("on_busy", body.on_busy, now="refuse", later=("abort", "queue"))
-    _check_choice("on_disconnect", body.on_disconnect, now="continue", later=("hold", "abort"))
+    _check_disconnect(body.on_disconnect)
     _check_model(body.model, tier.settings)
-    await _check_rights(tier, who, body.policies or {})
     starting = tier.client.start(
         who,
         conversation,
@@ -55,6 +51,8 @@ async def start(conversation: str, request: Request, who: Starter, tier: TierOf)
         model=body.model,
         policies=body.policies,
         deadline_ms=body.deadline_ms,
+        on_busy=body.on_busy,
+        may_loosen=not tier.identity.roles_bind or who.role == _LOOSENER,
     )
     try:
         started = await tier.untorn.run(starting)
@@ -118,34 +116,19 @@ def _recorded(who: Principal, conversation: str, key: str) -> Problem:
     )
 
 
-def _check_choice(field: str, value: str, *, now: str, later: tuple[str, ...]) -> None:
-    if value == now:
+def _check_disconnect(value: str) -> None:
+    if value == "continue":
         return
-    if value in later:
+    field = "on_disconnect"
+    if value in {"hold", "abort"}:
         raise Problem(
             Word.UNSUPPORTED,
-            f"{field}: {value!r} comes with a later version; this one has {now!r} only",
+            f"{field}: {value!r} comes with a later version; this one has 'continue' only",
             members={"field": field},
         )
-    raise Problem(Word.INVALID_REQUEST, f"{field}: must be {now!r}, not {value!r}", members={"field": field})
-
-
-async def _check_rights(tier: Tier, who: Principal, policies: Mapping[str, str]) -> None:
-    """Refuse a start that has an irreversible tool run, unless its role may. Source: decision 4."""
-    wished = [tool for tool, policy in policies.items() if policy == CommitPolicy.IMMEDIATE_BY_NAME]
-    if not wished or not tier.identity.roles_bind or who.role == _LOOSENER:
-        return
-    cards = await tier.store.tool_cards()
-    for tool in wished:
-        card = cards.get(tool)
-        # To repeat what the deployment says of the tool itself loosens nothing.
-        if card is not None and card.reversible is False and card.commits != policies[tool]:
-            raise Problem(
-                Word.FORBIDDEN,
-                f"policies.{tool}: {policies[tool]!r} loosens the policy of a tool whose effect can't be "
-                f"undone; only the role {_LOOSENER!r} may",
-                members={"tool": tool, "policy": policies[tool], "role": _LOOSENER},
-            )
+    raise Problem(
+        Word.INVALID_REQUEST, f"{field}: must be 'continue', not {value!r}", members={"field": field}
+    )
 
 
 def _check_model(wished: str | None, settings: WebSettings) -> None:

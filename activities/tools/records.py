@@ -112,6 +112,8 @@ class Records:
             commit=self.create,
             lookup=self.find_create,
             reversible=True,
+            # Its result, the id, is what the model goes on with.
+            commits="immediate",
             compensate=self.delete,
             check_undone=self.is_gone,
             undo_says="delete {kind} {id}",
@@ -125,6 +127,7 @@ class Records:
             system="crm",
             says="update {kind} {id}",
             prepare=self.prepare_update,
+            current=self.version_now,
             commit=self.update,
             lookup=self.find_update,
             reversible=True,
@@ -191,7 +194,17 @@ class Records:
             raise NotApplied("there is no such record")
         answer.raise_for_status()
         request["previous"] = answer.json()["version"]
-        return Prepared(request, identity=f"{arguments.kind}/{arguments.id}")
+        return Prepared(
+            request, identity=f"{arguments.kind}/{arguments.id}", version=str(request["previous"])
+        )
+
+    async def version_now(self, request: JsonObject, call: Call) -> str | None:  # noqa: ARG002  # read by id
+        """Return the record's version now; None if it is gone."""
+        answer = await self._http.get(_path(request))
+        if answer.status_code == 404:
+            return None
+        answer.raise_for_status()
+        return str(answer.json()["version"])
 
     async def update(self, request: JsonObject, call: Call) -> Committed:
         """Merge the fields, on the version that prepare read."""
@@ -200,7 +213,7 @@ class Records:
             "PATCH", _path(request), call, headers=headers, json={"fields": request["fields"]}
         )
         if answer.status_code == 412:
-            raise NotApplied("the record was changed by somebody else meanwhile; read it again")
+            raise NotApplied("stale: the record was changed by somebody else meanwhile; read it again")
         record = _applied(answer)
         return Committed(
             receipt={"version": record["version"]},

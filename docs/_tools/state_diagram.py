@@ -26,7 +26,10 @@ def diagrams() -> Mapping[str, str]:
     effects = [
         (before and before.value, event.value, after.value) for (before, event), after in TRANSITIONS.items()
     ]
-    turns: list[tuple[str | None, str, str]] = [(None, "started", TurnState.RUNNING.value)]
+    turns: list[tuple[str | None, str, str]] = [
+        (None, "started", TurnState.RUNNING.value),
+        (None, "queued", TurnState.QUEUED.value),
+    ]
     turns += [(before.value, event.value, after.value) for (before, event), after in TURN_TRANSITIONS.items()]
     return {
         "effects": _drawn(effects, ends={state.value for state in CLOSED}),

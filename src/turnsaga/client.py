@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal
 
 import structlog
 from temporalio.client import Client
@@ -19,22 +19,24 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnsaga import names
 from turnsaga.connecting import connection_fault
-from turnsaga.errors import EngineUnavailable, InvalidRequest
-from turnsaga.ledger import OPEN_TURN, TurnState
+from turnsaga.errors import DecisionRefused, EngineUnavailable, InvalidRequest, PolicyLoosened
+from turnsaga.ledger import OPEN_TURN, State, TurnState
 from turnsaga.models import (
     AbortSignal,
+    Decision,
     EffectView,
     FenceRequest,
+    Nudge,
     Principal,
     TurnEvent,
     TurnStart,
     TurnView,
 )
 from turnsaga.starting import start_turn_workflow
-from turnsaga.store import NewTurn, SqlStore, Started
-from turnsaga.tools import check_policies
+from turnsaga.store import NewTurn, SqlStore, Started, view
+from turnsaga.tools import Policy, check_policies, loosened
 
-__all__ = ["MAX_MESSAGE", "Aborted", "TurnClient"]
+__all__ = ["MAX_MESSAGE", "Aborted", "Answered", "OnBusy", "TurnClient"]
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
@@ -44,6 +46,10 @@ _HEALTH: Final = timedelta(seconds=2)
 # An abort is true once its fence is written; its answer doesn't wait long for Temporal.
 _SIGNAL: Final = timedelta(seconds=2)
 _GLANCE_S: Final = 0.5
+# How long the answer to a confirmation waits for the effect's gate.
+_GATE_S: Final = 2.0
+OnBusy = Literal["refuse", "queue", "abort"]
+"""What a start does while another turn of its conversation runs."""
 MAX_MESSAGE: Final = 512 * 1024
 """Characters that one user message may have."""
 
@@ -54,6 +60,14 @@ class Aborted:
 
     turn: str
     state: TurnState
+    first: bool
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A person's answer that counts. ``first`` tells that this call is the one that decided."""
+
+    effect: EffectView
     first: bool
 
 
@@ -94,14 +108,19 @@ class TurnClient:
         model: str | None = None,
         policies: Mapping[str, str] | None = None,
         deadline_ms: int | None = None,
+        on_busy: OnBusy = "refuse",
+        may_loosen: bool = True,
     ) -> Started:
         """Start a turn. The same ``start_key`` with the same body is the same turn, however often.
 
-        Without ``model`` the client's default is asked.
+        Without ``model`` the client's default is asked. While another turn of the conversation runs,
+        ``on_busy`` refuses the start, queues the turn behind it, or aborts that one and queues this.
+        Unless it ``may_loosen``, a start can only make the deployment's policies stricter.
 
         Raises:
             InvalidRequest: a field is wrong.
             PolicyRefused: a policy that isn't available.
+            PolicyLoosened: one that is looser than the deployment's, and may not be.
             StartConflict: the key was used with another body.
             TurnInProgress: the conversation has a turn that hasn't ended.
             EngineUnavailable: the turn is recorded and starts once Temporal answers; asking again is safe.
@@ -113,7 +132,7 @@ class TurnClient:
             raise InvalidRequest("message", f"longer than {MAX_MESSAGE} characters")
         if deadline_ms is not None and not 1 <= deadline_ms <= 24 * 3600 * 1000:
             raise InvalidRequest("deadline_ms", "must be from 1 to 86400000 (a day)")
-        checked = check_policies(await self._store.tool_cards(), policies) if policies else {}
+        checked = await self._checked(policies, may_loosen=may_loosen) if policies else {}
         started = await self._store.start_turn(
             NewTurn(
                 principal=who,
@@ -122,14 +141,25 @@ class TurnClient:
                 message=message,
                 model=model or self._default_model,
                 model_asked=model,
-                policies={name: policy.value for name, policy in checked.items()},
+                policies={name: str(policy) for name, policy in checked.items()},
                 deadline_ms=deadline_ms,
                 nonce=secrets.token_hex(16),
+                on_busy=on_busy,
             )
         )
+        if started.aborted is not None:
+            await self._signal(started.aborted, names.ABORT, AbortSignal())
         if started.state in OPEN_TURN:
             await self._start_workflow(started)
         return started
+
+    async def _checked(self, policies: Mapping[str, str], *, may_loosen: bool) -> Mapping[str, Policy]:
+        cards = await self._store.tool_cards()
+        checked = check_policies(cards, policies)
+        if not may_loosen:
+            for name in loosened(cards, checked):
+                raise PolicyLoosened(name, policies[name], cards[name].commits or "")
+        return checked
 
     async def _start_workflow(self, started: Started) -> None:
         start = TurnStart(
@@ -137,6 +167,7 @@ class TurnClient:
             turn=started.ref.turn,
             conversation=started.conversation,
             deadline_ms=started.deadline_ms,
+            queued=started.state is TurnState.QUEUED,
         )
         try:
             async with asyncio.timeout(_RPC.total_seconds()):
@@ -144,7 +175,7 @@ class TurnClient:
                     self._temporal,
                     start,
                     task_queue=self._task_queue,
-                    aborted=started.state is not TurnState.RUNNING,
+                    aborted=started.state not in {TurnState.RUNNING, TurnState.QUEUED},
                     rpc_timeout=_RPC,
                 )
         except (RPCError, RuntimeError, TimeoutError) as error:
@@ -184,18 +215,77 @@ class TurnClient:
         )
         if fenced.state in OPEN_TURN:
             # By reference only: who asked and why is in the ledger, and stays out of histories.
-            await self._signal(turn)
+            await self._signal(turn, names.ABORT, AbortSignal())
         return Aborted(turn, fenced.state, fenced.first)
 
-    async def _signal(self, turn: str) -> None:
+    async def confirm(self, who: Principal, effect: str, *, version: int, digest: str) -> Answered:
+        """Confirm an effect that is held for it: exactly the version that was shown, by its digest.
+
+        The first answer counts, from whatever tab or device it comes; the same one again is accepted
+        again. Once this returns, the answer holds, also if Temporal can't be told now.
+
+        Raises:
+            DecisionRefused: it changed nothing, and says why.
+            NotFound: no such effect, or somebody else's.
+            StoreUnavailable: nothing was recorded; ask again.
+        """
+        answered = await self._answer(who, effect, confirmed=True, version=version, digest=digest)
+        # An abort may still come before the gate; the answer is to say which of the two it was.
+        view = await self._past_gate(who, answered.effect)
+        if view.state is State.RELEASED and await self._is_fenced(who, view.turn):
+            raise DecisionRefused(effect, "turn_aborted")
+        return Answered(view, answered.first)
+
+    async def reject(self, who: Principal, effect: str, *, version: int, digest: str) -> Answered:
+        """Reject an effect that is held for confirmation: it is released at once. See ``confirm``.
+
+        Raises:
+            DecisionRefused: it changed nothing, and says why.
+            NotFound: no such effect, or somebody else's.
+            StoreUnavailable: nothing was recorded; ask again.
+        """
+        return await self._answer(who, effect, confirmed=False, version=version, digest=digest)
+
+    async def _answer(
+        self, who: Principal, effect: str, *, confirmed: bool, version: int, digest: str
+    ) -> Answered:
+        decision = Decision(
+            tenant=who.tenant,
+            effect=effect,
+            confirmed=confirmed,
+            version=version,
+            digest=digest,
+            by=f"{who.tenant}/{who.user}",
+            via="api",
+        )
+        taken = await self._store.decide(decision, owner=who)
+        if taken.answer != "accepted":
+            raise DecisionRefused(effect, taken.answer)
+        # Again also for a repeated answer: the first one's signal may have been lost.
+        await self._signal(taken.row.turn, names.DECIDED, Nudge(effect=effect))
+        return Answered(view(taken.row), taken.first)
+
+    async def _is_fenced(self, who: Principal, turn: str) -> bool:
+        state = (await self._store.turn_view(who, turn)).state
+        return state not in {TurnState.QUEUED, TurnState.RUNNING, TurnState.COMPLETED}
+
+    async def _past_gate(self, who: Principal, shown: EffectView) -> EffectView:
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + _GATE_S
+        while shown.state is State.PREPARED and shown.held_for is None and loop.time() < give_up:
+            await self._store.news_of(shown.turn, within_s=_GLANCE_S)
+            shown = await self._store.effect_view(who, shown.effect)
+        return shown
+
+    async def _signal(self, turn: str, name: str, payload: AbortSignal | Nudge) -> None:
         handle = self._temporal.get_workflow_handle(turn)
         try:
             async with asyncio.timeout(_SIGNAL.total_seconds()):
-                await handle.signal(names.ABORT, AbortSignal(), rpc_timeout=_SIGNAL)
+                await handle.signal(name, payload, rpc_timeout=_SIGNAL)
         except (RPCError, RuntimeError, TimeoutError) as error:
             # NOT_FOUND: the run has ended, or was never started. Either way the sweeper sees to it.
             quiet = isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND
-            _log.log(20 if quiet else 30, "abort.not_signalled", turn=turn, reason=_reason(error))
+            _log.log(20 if quiet else 30, f"{name}.not_signalled", turn=turn, reason=_reason(error))
 
     async def view(self, who: Principal, turn: str) -> TurnView:
         """Return a turn as the ledger has it.

@@ -7,9 +7,12 @@
     ├── RequestRefused          a request can't be taken as it is; nothing was written
     │   ├── InvalidRequest      a field is wrong
     │   ├── PolicyRefused       a commit policy isn't available
+    │   │   └── PolicyLoosened  not to somebody who may only make it stricter
     │   ├── StartConflict       the same start key with another body
+    │   ├── DecisionRefused     an answer to a held effect that changes nothing
     │   ├── TurnInProgress      the conversation has a turn that hasn't ended
     │   └── NotFound            no such thing, or not yours
+    ├── KeyConflict             a key that stands for other arguments
     ├── IllegalTransition       a pair that the transition table doesn't have
     ├── StoreError
     │   ├── StoreUnavailable    the database doesn't answer
@@ -39,15 +42,18 @@ __all__ = [
     "STORE_UNAVAILABLE",
     "TURN_FAILED",
     "ChangedSince",
+    "DecisionRefused",
     "DeclarationError",
     "EngineMisconfigured",
     "EngineUnavailable",
     "IllegalTransition",
     "InvalidRequest",
+    "KeyConflict",
     "ModelUnavailable",
     "NotApplied",
     "NotFound",
     "OutcomeUnknown",
+    "PolicyLoosened",
     "PolicyRefused",
     "RequestRefused",
     "StaleWrite",
@@ -69,6 +75,15 @@ OUTCOME_UNKNOWN: Final = "OutcomeUnknown"
 STORE_UNAVAILABLE: Final = "StoreUnavailable"
 FENCED: Final = "Fenced"
 CHANGED_SINCE: Final = "ChangedSince"
+
+
+_REFUSED: Final = {
+    "already_decided": "another answer came first, and this one changed nothing; look at the effect",
+    "turn_aborted": "its turn was stopped before this answer; nothing was sent for it",
+    "expired": "the time to answer was over, and it was not done; ask the agent for it again",
+    "changed": "this answers another version of it; look at what is held now and answer that",
+    "not_held": "it waits for nobody's answer; look at its state",
+}
 
 
 class TurnSagaError(Exception):
@@ -113,6 +128,19 @@ class PolicyRefused(RequestRefused):
         self.policy = policy
 
 
+class PolicyLoosened(PolicyRefused):
+    """A policy that is looser than the deployment's, asked for by somebody who may only make it stricter."""
+
+    problem = "forbidden"
+
+    def __init__(self, tool: str, policy: str, deployment: str) -> None:
+        super().__init__(
+            tool,
+            policy,
+            f"it is looser than this deployment's {deployment!r}, and only a service may ask for that",
+        )
+
+
 class StartConflict(RequestRefused):
     """The start key was used before with another body; use a new key for a new turn."""
 
@@ -135,6 +163,19 @@ class TurnInProgress(RequestRefused):
         self.turn = turn
 
 
+class DecisionRefused(RequestRefused):
+    """An answer to a held effect that changed nothing; ``answer`` says why, and is the API's word for it.
+
+    ``already_decided`` (another answer came first), ``turn_aborted``, ``expired``, ``changed`` (it names
+    another version or digest than what is held) or ``not_held`` (it waits for nobody's answer).
+    """
+
+    def __init__(self, effect: str, answer: str) -> None:
+        super().__init__(f"effect {effect!r}: {_REFUSED.get(answer, answer)}")
+        self.effect = effect
+        self.problem = answer
+
+
 class NotFound(RequestRefused):
     """No such thing, or somebody else's: the two can't be told apart."""
 
@@ -144,6 +185,14 @@ class NotFound(RequestRefused):
         super().__init__(f"there is no {kind} {name!r}")
         self.kind = kind
         self.name = name
+
+
+class KeyConflict(TurnSagaError):
+    """An idempotency key that stands for other arguments already; nothing was prepared under it."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"key {key!r} stands for other arguments; use a key of its own for this call")
+        self.key = key
 
 
 class IllegalTransition(TurnSagaError):

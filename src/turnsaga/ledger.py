@@ -20,6 +20,7 @@ __all__ = [
     "BLOCKS_IDENTITY",
     "CLOSED",
     "IN_DOUBT",
+    "OCCUPYING",
     "OPEN_TURN",
     "TRANSITIONS",
     "TURN_TRANSITIONS",
@@ -125,6 +126,7 @@ BLOCKS_IDENTITY: Final = IN_DOUBT | {State.COMPENSATING, State.COMPENSATION_FAIL
 class TurnState(StrEnum):
     """Where one turn stands."""
 
+    QUEUED = "queued"
     RUNNING = "running"
     ABORTING = "aborting"
     FAILING = "failing"
@@ -136,6 +138,7 @@ class TurnState(StrEnum):
 class TurnEventName(StrEnum):
     """What can happen to one turn."""
 
+    BEGUN = "begun"
     ABORT_ACCEPTED = "abort_accepted"
     FAILURE_MET = "failure_met"
     COMPLETED = "completed"
@@ -144,6 +147,10 @@ class TurnEventName(StrEnum):
 
 TURN_TRANSITIONS: Final[Mapping[tuple[TurnState, TurnEventName], TurnState]] = MappingProxyType(
     {
+        # Behind another turn of its conversation. It has done nothing, so it ends without settling.
+        (TurnState.QUEUED, TurnEventName.BEGUN): TurnState.RUNNING,
+        (TurnState.QUEUED, TurnEventName.ABORT_ACCEPTED): TurnState.ABORTED,
+        (TurnState.QUEUED, TurnEventName.FAILURE_MET): TurnState.FAILED,
         # The first three race; each is one compare-and-set on a turn that runs, so one of them wins.
         (TurnState.RUNNING, TurnEventName.ABORT_ACCEPTED): TurnState.ABORTING,
         (TurnState.RUNNING, TurnEventName.FAILURE_MET): TurnState.FAILING,
@@ -153,8 +160,11 @@ TURN_TRANSITIONS: Final[Mapping[tuple[TurnState, TurnEventName], TurnState]] = M
     }
 )
 
-OPEN_TURN: Final = frozenset({TurnState.RUNNING, TurnState.ABORTING, TurnState.FAILING})
-"""States of a turn that still occupies its conversation."""
+OCCUPYING: Final = frozenset({TurnState.RUNNING, TurnState.ABORTING, TurnState.FAILING})
+"""States of a turn that occupies its conversation."""
+
+OPEN_TURN: Final = OCCUPYING | {TurnState.QUEUED}
+"""States of a turn that hasn't ended."""
 
 
 def advance(state: State | None, event: Event) -> State:

@@ -1,6 +1,7 @@
 """Activities that only read and write the ledger; workflows run them as local activities."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from temporalio import activity
@@ -10,12 +11,17 @@ from turnsaga import names
 from turnsaga.errors import STORE_UNAVAILABLE, IllegalTransition, NotFound, StoreUnavailable
 from turnsaga.models import (
     CallOutcome,
+    CallRef,
+    Decided,
+    DueRequest,
     EffectRef,
+    Entered,
     FenceAnswer,
     FenceRequest,
     HandOver,
     NextSteps,
     SettleRequest,
+    TurnDecision,
     TurnRef,
 )
 from turnsaga.store import SqlStore, brief
@@ -40,6 +46,9 @@ class LedgerActivities:
             self.settle,
             self.owned,
             self.hand_over,
+            self.enter,
+            self.due,
+            self.decide,
         ]
 
     @activity.defn(name=names.FENCE)
@@ -53,8 +62,8 @@ class LedgerActivities:
         return await _asked(self._store.complete_turn(ref))
 
     @activity.defn(name=names.UNDECIDED)
-    async def undecided(self, ref: TurnRef) -> NextSteps:
-        """Say what has to be done about effects that no call works on any more."""
+    async def undecided(self, ref: CallRef) -> NextSteps:
+        """Say what has to be done about a call's effect that nothing works on any more."""
         return await _asked(self._store.undecided(ref))
 
     @activity.defn(name=names.SETTLE)
@@ -73,6 +82,29 @@ class LedgerActivities:
         """Show an effect in doubt as open."""
         ref = EffectRef(tenant=request.tenant, turn=request.turn, effect=request.effect)
         return CallOutcome(effect=brief(await _asked(self._store.hand_over(ref, request.reason))))
+
+    @activity.defn(name=names.ENTER)
+    async def enter(self, ref: TurnRef) -> Entered:
+        """Let a queued turn begin if it is next and its conversation is free."""
+        return Entered(state=await _asked(self._store.enter_turn(ref)))
+
+    @activity.defn(name=names.DUE)
+    async def due(self, request: DueRequest) -> CallOutcome:
+        """Let a held effect go on if its wait is over."""
+        ref = EffectRef(tenant=request.tenant, turn=request.turn, effect=request.effect)
+        row, fenced = await _asked(self._store.due(ref, turn_ended=request.turn_ended))
+        return CallOutcome(effect=brief(row, now=datetime.now(UTC)), fenced=fenced)
+
+    @activity.defn(name=names.DECIDE)
+    async def decide(self, request: TurnDecision) -> Decided:
+        """Take an answer that came straight to the workflow."""
+        try:
+            taken = await _asked(self._store.decide(request.decision, turn=request.turn))
+        except ApplicationError as error:
+            if error.type != NotFound.__name__:
+                raise
+            return Decided(answer="not_found")
+        return Decided(answer=taken.answer, first=taken.first, effect=brief(taken.row, now=datetime.now(UTC)))
 
 
 async def _asked(question: Awaitable[T]) -> T:

@@ -17,14 +17,21 @@ __all__ = [
     "CallOutcome",
     "CallPlan",
     "CallRef",
+    "Decided",
+    "Decision",
+    "DecisionAnswer",
+    "DecisionRequest",
+    "DueRequest",
     "EffectBrief",
     "EffectRef",
     "EffectView",
+    "Entered",
     "FenceAnswer",
     "FenceRequest",
     "HandOver",
     "HeldFor",
     "NextSteps",
+    "Nudge",
     "PlannedStep",
     "Principal",
     "Resolution",
@@ -32,6 +39,7 @@ __all__ = [
     "Settlement",
     "StepPlan",
     "StepRef",
+    "TurnDecision",
     "TurnEvent",
     "TurnRef",
     "TurnResult",
@@ -63,12 +71,16 @@ class TurnRef(_Frozen):
 
 
 class TurnStart(_Frozen):
-    """The argument of a turn's workflow. ``conversation`` is shown as a search attribute."""
+    """The argument of a turn's workflow. ``conversation`` is shown as a search attribute.
+
+    A ``queued`` turn first waits until the conversation's earlier ones have ended.
+    """
 
     tenant: str
     turn: str
     conversation: str
     deadline_ms: int | None = None
+    queued: bool = False
 
     @property
     def ref(self) -> TurnRef:
@@ -109,6 +121,61 @@ class AbortSignal(_Frozen):
     seen: int | None = Field(default=None, ge=0)
 
 
+class DecisionRequest(_Frozen):
+    """The payload of the updates ``confirm`` and ``reject``: an answer to exactly what was shown."""
+
+    effect: str = Field(min_length=1, max_length=64)
+    version: int = Field(ge=1, strict=True)
+    digest: str = Field(min_length=1, max_length=100)
+    by: str | None = Field(default=None, max_length=200)
+
+
+class Decision(_Frozen):
+    """A person's answer about an effect that is held for it, as the ledger takes it."""
+
+    tenant: str
+    effect: str
+    confirmed: bool
+    version: int
+    digest: str
+    by: str | None
+    via: Literal["api", "update"]
+
+
+class TurnDecision(_Frozen):
+    """An answer that came to a turn's workflow: it may be about an effect of that turn alone."""
+
+    turn: str
+    decision: Decision
+
+
+DecisionAnswer = Literal[
+    "accepted", "already_decided", "turn_aborted", "expired", "changed", "not_held", "not_found"
+]
+"""What became of an answer. All but ``accepted`` mean that it changed nothing."""
+
+
+class DueRequest(_Frozen):
+    """The question whether a held effect may be committed; ``turn_ended`` if the stream is whole."""
+
+    tenant: str
+    turn: str
+    effect: str
+    turn_ended: bool = False
+
+
+class Nudge(_Frozen):
+    """The payload of the signal ``decided``: an effect to look at again. It decides nothing itself."""
+
+    effect: str | None = None
+
+
+class Entered(_Frozen):
+    """Whether a turn that was queued behind another may begin; ``state`` is queued until then."""
+
+    state: TurnState
+
+
 class FenceRequest(_Frozen):
     """A wish to end a running turn and to settle it; ``cause`` decides between aborting and failing."""
 
@@ -121,8 +188,15 @@ class FenceRequest(_Frozen):
     seen: int | None = None
 
 
+HeldFor = Literal["confirmation", "turn_end", "delay", "resource", "viewer"]
+"""What a prepared effect waits for."""
+
+
 class EffectBrief(_Frozen):
-    """What a workflow remembers of an effect: enough for the Temporal UI, and no secret."""
+    """What a workflow remembers of an effect: enough for the Temporal UI, and no secret.
+
+    ``wait_ms`` is set while the effect is held for an answer or a delay: when to look at it again.
+    """
 
     effect: str
     tool: str
@@ -130,10 +204,24 @@ class EffectBrief(_Frozen):
     state: State
     order: int | None = None
     note: str | None = None
+    held_for: HeldFor | None = None
+    wait_ms: int | None = None
+
+
+class Decided(_Frozen):
+    """The ledger's word on an answer; ``first`` tells that this very answer decided."""
+
+    answer: DecisionAnswer
+    first: bool = False
+    effect: EffectBrief | None = None
 
 
 class CallPlan(_Frozen):
-    """One call that the model asked for, as the workflow runs it."""
+    """One call that the model asked for, as the workflow runs it.
+
+    ``held`` calls are prepared first and committed when they are due. ``after`` names calls of the same
+    reply that touch the same thing, so that this one begins when they have ended.
+    """
 
     index: int
     tool: str
@@ -145,6 +233,9 @@ class CallPlan(_Frozen):
     undo_attempt_ms: int = 0
     undo_total_ms: int = 0
     resolve_ms: int = 0
+    held: bool = False
+    after: tuple[int, ...] = ()
+    ends_turn: bool = False
 
 
 class StepPlan(_Frozen):
@@ -172,22 +263,28 @@ class PlannedStep(_Frozen):
 
 
 class NextSteps(_Frozen):
-    """The answer to "what next?" while a turn settles. ``briefs`` are of effects that have moved."""
+    """The answer to "what next?" while a turn settles. ``briefs`` are of effects that have moved.
+
+    ``next_turn`` is the one of the conversation that was queued and may begin, now that this one ended.
+    """
 
     steps: tuple[PlannedStep, ...] = ()
     settled: bool = False
     state: TurnState = TurnState.RUNNING
     briefs: tuple[EffectBrief, ...] = ()
+    next_turn: str | None = None
 
 
 class CallOutcome(_Frozen):
     """How a call ended as far as its attempt could tell. ``fenced`` tells that the turn must settle.
 
-    After an undo, ``next`` is what the ledger says to do then, asked in the transaction of its outcome.
+    ``repeated`` tells that the effect is an earlier call's, which sees to it. After an undo, ``next`` is
+    what the ledger says to do then, asked in the transaction of its outcome.
     """
 
     effect: EffectBrief | None = None
     fenced: bool = False
+    repeated: bool = False
     next: NextSteps | None = None
 
 
@@ -232,10 +329,6 @@ class UndoOffer(_Frozen):
     href: str
     until: datetime | None = None
     cost: str | None = None
-
-
-HeldFor = Literal["confirmation", "turn_end", "delay", "resource", "viewer"]
-"""What a prepared effect waits for."""
 
 
 class EffectView(_Frozen):

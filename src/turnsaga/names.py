@@ -8,14 +8,21 @@ from typing import Final
 __all__ = [
     "ABORT",
     "COMPLETE",
+    "CONFIRM",
     "CONVERSATION_ID",
+    "DECIDE",
+    "DECIDED",
+    "DUE",
+    "ENTER",
     "FENCE",
     "HAND_OVER",
     "LEDGER",
     "MODEL_REQUEST",
     "NEEDS_ATTENTION",
     "OWNED",
+    "PROCEED",
     "RECOVER_TURN",
+    "REJECT",
     "SETTLE",
     "SWEEP",
     "SWEEP_ACTIVITY",
@@ -26,6 +33,7 @@ __all__ = [
     "commit_activity",
     "compensate_activity",
     "lookup_activity",
+    "prepare_activity",
     "read_activity",
 ]
 
@@ -36,17 +44,24 @@ TURN_WORKFLOW: Final = "AgentTurn"
 RECOVER_TURN: Final = "RecoverTurn"
 SWEEP: Final = "Sweep"
 
-# Of a turn's workflow: a signal and a query.
+# Of a turn's workflow: signals, updates and a query.
 ABORT: Final = "abort"
+DECIDED: Final = "decided"
+PROCEED: Final = "proceed"
+CONFIRM: Final = "confirm"
+REJECT: Final = "reject"
 LEDGER: Final = "ledger"
 
 # Activities that only read or write the ledger.
 FENCE: Final = "turn.fence"
 COMPLETE: Final = "turn.complete"
 UNDECIDED: Final = "turn.undecided"
+ENTER: Final = "turn.enter"
 SETTLE: Final = "turn.settle"
 OWNED: Final = "turn.owned"
 HAND_OVER: Final = "effect.hand_over"
+DUE: Final = "effect.due"
+DECIDE: Final = "effect.decide"
 SWEEP_ACTIVITY: Final = "ledger.sweep"
 
 # The deployment's model request.
@@ -58,8 +73,13 @@ CONVERSATION_ID: Final = "ConversationId"
 NEEDS_ATTENTION: Final = "NeedsAttention"
 
 
+def prepare_activity(tool: str) -> str:
+    """Return the activity type that prepares a call of ``tool`` whose effect is held."""
+    return f"{tool}.prepare"
+
+
 def commit_activity(tool: str) -> str:
-    """Return the activity type that prepares and commits a call of ``tool``."""
+    """Return the activity type that commits a call of ``tool``, and prepares it if it isn't."""
     return f"{tool}.commit"
 
 

@@ -30,7 +30,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnsaga import names
-from turnsaga.models import AbortSignal, TurnResult, TurnStart
+from turnsaga.models import AbortSignal, Nudge, TurnResult, TurnStart
 from turnsaga.saga import TurnSaga
 from turnsaga.starting import start_turn_workflow
 from turnsaga.store import EngineName, OpenTurn, SqlStore
@@ -135,6 +135,11 @@ class RecoveryActivities:
         if turn.fenced:
             # The web tier may have died between fence and signal; a further signal changes nothing.
             await handle.signal(names.ABORT, AbortSignal())
+            return "nudged"
+        if turn.answered:
+            # As above, between an answer and its signal.
+            for effect in await self._store.answered_effects(turn.ref):
+                await handle.signal(names.DECIDED, Nudge(effect=effect))
             return "nudged"
         return None
 

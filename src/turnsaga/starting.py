@@ -45,6 +45,7 @@ async def start_turn_workflow(
 
     With ``aborted`` its first task already finds the abort signal.
     """
+    state = TurnState.QUEUED if start.queued else TurnState.RUNNING
     try:
         await client.start_workflow(
             names.TURN_WORKFLOW,
@@ -60,7 +61,7 @@ async def start_turn_workflow(
             "Request Cancellation settles the turn: what it did is undone in reverse order.",
             search_attributes=TypedSearchAttributes(
                 [
-                    SearchAttributePair(_STATUS, TurnState.RUNNING.value),
+                    SearchAttributePair(_STATUS, state.value),
                     SearchAttributePair(_CONVERSATION, start.conversation),
                     SearchAttributePair(_ATTENTION, value=False),
                 ]

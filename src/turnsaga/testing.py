@@ -164,7 +164,10 @@ class FakeSystem:
     calls: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
 
     def tool(self, name: str, **declared: Any) -> EffectTool[Note]:  # noqa: ANN401  # fields of EffectTool
-        """Return a reversible, keyed tool over this system; ``declared`` takes the place of its fields."""
+        """Return a reversible, keyed tool over this system that commits at once.
+
+        ``declared`` takes the place of its fields.
+        """
         fields: dict[str, Any] = {
             "name": name,
             "description": f"Note something down in {self.name}.",
@@ -175,6 +178,7 @@ class FakeSystem:
             "commit": self.commit,
             "lookup": self.look_up,
             "reversible": True,
+            "commits": "immediate",
             "compensate": self.undo,
             "repeat": Keyed(timedelta(hours=1)),
             "undo_repeat": Keyed(timedelta(hours=1)),
@@ -189,7 +193,7 @@ class FakeSystem:
         }
         fields.update(declared)
         if not fields["reversible"]:
-            for undo in ("compensate", "undo_says"):
+            for undo in {"compensate", "undo_says", "commits"} - declared.keys():
                 fields.pop(undo, None)
             fields.setdefault("irreversible_because", "a note of this kind stays")
         return EffectTool(**fields)

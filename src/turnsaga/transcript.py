@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from turnsaga.ledger import State, TurnState
-from turnsaga.models import EffectBrief
+from turnsaga.models import EffectBrief, HeldFor
 
 __all__ = [
     "PastCall",
@@ -70,8 +70,24 @@ _RESULT: Final[dict[State, tuple[str, bool]]] = {
 }
 
 
+_HELD_RESULT: Final[dict[HeldFor, str]] = {
+    "confirmation": "prepared and not done: the user is being asked",
+    "turn_end": "prepared and not done yet: it takes effect when this turn ends, unless the user stops it",
+    "delay": "prepared and not done yet: it takes effect in a moment, unless the user stops it",
+    "resource": "prepared and not done yet: it waits for another effect on the same thing",
+    "viewer": "prepared and not done yet: it waits until the user is back",
+}
+
+
 def effect_result(
-    state: State, *, result: str | None, error: str | None, repeated: bool, title: str, key: str
+    state: State,
+    *,
+    result: str | None,
+    error: str | None,
+    repeated: bool,
+    title: str,
+    key: str,
+    held_for: HeldFor | None = None,
 ) -> tuple[str, bool]:
     """Return what the model is told of an effect, and whether that is an error.
 
@@ -79,6 +95,9 @@ def effect_result(
     a second time.
     """
     words, is_error = _RESULT[state]
+    if state is State.PREPARED and held_for is not None:
+        # With the preview, so that the model can tell the user what is going to happen.
+        words, is_error = f"{_HELD_RESULT[held_for]}: {title}", False
     if state is State.COMMITTED and result is not None:
         words = result
     elif error:

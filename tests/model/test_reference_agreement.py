@@ -39,6 +39,10 @@ NOT_MODELLED: Final = {
 }
 
 TURN_NOT_MODELLED: Final = {
+    # The model has one turn; one that is queued has no effects that could go wrong.
+    (TurnState.QUEUED, TurnEventName.BEGUN),
+    (TurnState.QUEUED, TurnEventName.ABORT_ACCEPTED),
+    (TurnState.QUEUED, TurnEventName.FAILURE_MET),
     # A turn that fails settles as an aborted one does; the model has abort alone.
     (TurnState.RUNNING, TurnEventName.FAILURE_MET),
     (TurnState.FAILING, TurnEventName.SETTLED),

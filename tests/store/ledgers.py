@@ -13,9 +13,11 @@ from turnsaga.store import (
     NewEffect,
     NewReply,
     NewTurn,
+    Refreshed,
     SqlStore,
     Verdict,
 )
+from turnsaga.tools import CommitPolicy, Policy
 
 DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
 ADA = Principal(tenant="acme", user="ada")
@@ -76,6 +78,12 @@ class Ledger:
     async def claim(self, ref: TurnRef, index: int = 0, **declared: Any) -> Claim:
         return await self.store.claim_commit(self.call(ref, index), new_effect(ref, index, **declared))
 
+    async def claim_anew(self, ref: TurnRef, index: int = 0, **changes: Any) -> Claim:
+        """Claim an effect that the gate found outdated, prepared anew."""
+        fields = {"request": {"n": index}, "shown_digest": "anew", "read_version": None}
+        refreshed = Refreshed(**{**fields, **changes})
+        return await self.store.claim_commit(self.call(ref, index), None, refreshed=refreshed)
+
     async def commit(self, ref: TurnRef, index: int = 0, **declared: Any) -> EffectRef:
         claim = await self.claim(ref, index, **declared)
         assert claim.row is not None
@@ -130,7 +138,10 @@ def new_effect(ref: TurnRef, index: int, **declared: Any) -> NewEffect:
         "plan": CallPlan(
             index=index, tool="note", kind="effect", summary=f"note {index}", attempt_ms=1, total_ms=1
         ),
-        "policy": "immediate",
+        "policy": Policy(CommitPolicy.IMMEDIATE),
+        "confirm": timedelta(minutes=10),
+        "shown_digest": digest({"arguments": arguments}),
+        "read_version": None,
         "reversible": True,
         "keyed": True,
         "can_look_up": True,

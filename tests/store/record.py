@@ -7,20 +7,22 @@ were left at that revision somewhere, so it is never written anew by later code.
 import asyncio
 import sys
 import tempfile
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection
 
-from tests.store.ledgers import ADA, APPLIED, BOB, EVE, LOST, REFUSED, Clock, Ledger, new_turn
+from tests.store.ledgers import ADA, APPLIED, BOB, EVE, LOST, REFUSED, Clock, Ledger, new_effect, new_turn
 from tests.store.recordings import RECORDED, Recording, engine_of, read_rows, what_is_seen
 from turnsaga.keys import digest
-from turnsaga.ledger import Event, State
-from turnsaga.models import CallRef, EffectRef, Principal, StepRef, TurnRef
-from turnsaga.store import EngineName, NewCall, NewReply, SqlStore, UndoOutcome
+from turnsaga.ledger import Event, State, TurnState
+from turnsaga.models import CallRef, Decision, EffectRef, Principal, StepRef, TurnRef
+from turnsaga.store import EngineName, NewCall, NewReply, SqlStore, UndoOutcome, Verdict
 from turnsaga.store._unit import TurnUnit
 from turnsaga.store.migrations import HEAD
-from turnsaga.tools import ToolCard
+from turnsaga.tools import CommitPolicy, Policy, ToolCard
 
 FINAL = {"reversible": False, "no_undo_reason": "a note that was sent can't be taken back"}
 ONCE = {"keyed": False, "can_look_up": False, "max_sends": 1}
@@ -59,6 +61,8 @@ class Stories:
             self.running,
             self.aborting,
             self.failing,
+            self.held,
+            self.queued,
             self.of_others,
         ):
             await story()
@@ -163,6 +167,55 @@ class Stories:
         assert claim.row is not None
         await self.ledger.fence(ref, "failure")
         await self.store.begin_lookup(claim.row.ref)
+
+    async def held(self) -> None:
+        """An effect held for each reason, and one for each answer to it."""
+        ref = await self._begun("held", calls=7)
+        confirmed = Policy(CommitPolicy.CONFIRMED)
+        await self._prepare(ref, 0, policy=confirmed)
+        await self._prepare(ref, 1, policy=Policy(CommitPolicy.TURN_END))
+        await self._prepare(ref, 2, policy=Policy(CommitPolicy.IMMEDIATE, timedelta(minutes=5)))
+        await self._prepare(ref, 3, policy=confirmed, confirm=timedelta(milliseconds=1))
+        await self.store.due(await self._effect(ref, 3), turn_ended=False)
+        for index, policy, says in (
+            (4, confirmed, True),
+            (5, Policy(CommitPolicy.CONFIRMED, timedelta(minutes=5)), True),
+            (6, confirmed, False),
+        ):
+            await self._prepare(ref, index, policy=policy)
+            row = await self.store.load_effect(await self._effect(ref, index))
+            decision = Decision(
+                tenant=ref.tenant,
+                effect=row.effect,
+                confirmed=says,
+                version=row.version,
+                digest=row.shown_digest,
+                by="acme/ada",
+                via="api",
+            )
+            assert (await self.store.decide(decision, owner=ADA)).answer == "accepted"
+
+    async def queued(self) -> None:
+        """A turn that waits behind another one, and one that was stopped while it did."""
+        await self._begun("busy", calls=1)
+        waiting = [
+            await self.store.start_turn(
+                replace(new_turn(ADA, "busy", f"{name} {self.ledger.clock.now.isoformat()}"), on_busy="queue")
+            )
+            for name in ("waits", "gave up")
+        ]
+        assert {one.state for one in waiting} == {TurnState.QUEUED}
+        await self.ledger.fence(waiting[1].ref)
+
+    async def _prepare(self, ref: TurnRef, index: int, **declared: Any) -> None:
+        new = new_effect(ref, index, **declared)
+        claim = await self.store.claim_commit(self._call(ref, index), new, gate=False)
+        assert claim.verdict is Verdict.HELD
+
+    async def _effect(self, ref: TurnRef, index: int) -> EffectRef:
+        claim = await self.store.claim_commit(self._call(ref, index), None, gate=False)
+        assert claim.row is not None
+        return claim.row.ref
 
     async def of_others(self) -> None:
         """The same conversation's name under another user and another tenant."""

@@ -16,6 +16,7 @@ from turnsaga.models import TurnRef
 from turnsaga.store import (
     SqlStore,
     Verdict,
+    load_object,
 )
 
 
@@ -125,9 +126,11 @@ async def test_second_commit_on_an_unsettled_identity_is_held_and_can_be_release
     assert first.row is not None
     assert held.row is not None
     await ledger.store.record_commit(first.row.ref, first.row.token, APPLIED)
-    free = await ledger.claim(other)
+    outdated = await ledger.claim(other)
+    free = await ledger.claim_anew(other)
 
-    assert (held.verdict, again.verdict, free.verdict) == (Verdict.BUSY, Verdict.BUSY, Verdict.SEND)
+    verdicts = (held.verdict, again.verdict, outdated.verdict, free.verdict)
+    assert verdicts == (Verdict.BUSY, Verdict.BUSY, Verdict.OUTDATED, Verdict.SEND)
     assert held.row.held_for == "resource"
     assert (await ledger.kinds(other)).count("tool_held") == 1
     assert free.row is not None
@@ -150,9 +153,16 @@ async def test_resource_is_free_when_the_earlier_turn_has_ended(ledger: Ledger) 
     while_it_runs = await ledger.claim(later, resources=("r",))
     await ledger.store.complete_turn(earlier)
     after = await ledger.claim(later)
+    anew = await ledger.claim_anew(later, request={"on": "what is there now"})
 
     assert await ledger.state(effect) is State.COMMITTED
-    assert (while_it_runs.verdict, after.verdict) == (Verdict.BUSY, Verdict.SEND)
+    assert (while_it_runs.verdict, after.verdict, anew.verdict) == (
+        Verdict.BUSY,
+        Verdict.OUTDATED,
+        Verdict.SEND,
+    )
+    assert anew.row is not None
+    assert load_object(anew.row.request) == {"on": "what is there now"}
 
 
 async def test_dropped_effect_frees_its_resource(ledger: Ledger) -> None:

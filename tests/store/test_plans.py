@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Select, text
 
 from tests.store.ledgers import Ledger
 from turnsaga.ledger import BLOCKS_IDENTITY, OPEN_TURN, State
-from turnsaga.store import _blocking, _deployment, _replies, _statements, schema
+from turnsaga.store import _blocking, _deployment, _queue, _replies, _statements, schema
 
 ASKED: dict[str, tuple[Select[Any], dict[str, Any]]] = {
     "ix_effects_outstanding": (
@@ -19,7 +19,11 @@ ASKED: dict[str, tuple[Select[Any], dict[str, Any]]] = {
         {"tenant_is": "acme", "system_is": "pay", "identity_is": "INV-7", "effect_is": "eff"},
     ),
     "ix_turns_one_open": (
-        _statements.OPEN_TURNS,
+        _statements.OCCUPANT,
+        {"tenant_is": "acme", "user_is": "ada", "conversation_is": "c1"},
+    ),
+    "ix_turns_queued": (
+        _queue._FIRST,
         {"tenant_is": "acme", "user_is": "ada", "conversation_is": "c1"},
     ),
     "ix_turns_open": (_deployment._OPEN_BEFORE, {"before": 1, "most": 500}),

@@ -1,27 +1,32 @@
 """Registration refuses what contradicts itself, and says what to do."""
 
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from turnsaga.errors import DeclarationError, InvalidRequest, PolicyRefused
 from turnsaga.testing import FakeSystem
 from turnsaga.tools import (
     Call,
+    CommitPolicy,
     Committed,
     EffectTool,
     JsonObject,
     Keyed,
     Limits,
+    Policy,
     ReadTool,
     Tool,
     Tools,
+    call_policy,
     check_policies,
-    commits_at_once,
+    loosened,
     parse_arguments,
     sentence,
+    wants_repeat,
 )
 
 
@@ -88,7 +93,9 @@ CONTRADICTIONS: list[tuple[str, Tool, str]] = [
     ("a broken sentence", irreversible(says="mail {identity"), "double a brace"),
     ("no sentence", irreversible(says=""), "say in words"),
     ("immediate on an irreversible tool", irreversible(commits="immediate"), "immediate!"),
-    ("a policy of a later version", effect(commits="turn_end"), "commits at once only"),
+    ("a delay that can't be", effect(commits="turn_end+30h"), "longer than a day"),
+    ("a failure that does what there isn't", effect(on_failure="panic"), "abort_turn"),
+    ("a version of nothing", effect(current=commit), "prepare"),
     ("a policy that there isn't", effect(commits="whenever"), "there is no such policy"),
     ("a key that dies under way", effect(repeat=Keyed(timedelta(seconds=1))), "declare a lifetime"),
     ("no time to call", irreversible(limits=Limits(call=timedelta(0))), "above zero"),
@@ -134,26 +141,95 @@ def test_tool_that_promises_nothing_fails_closed() -> None:
     assert tool.limits.sends > 1, (
         "the budget is for keyed tools; an unkeyed one is sent once whatever it says"
     )
-    assert not commits_at_once(Tools([tool]).cards()["mail"], {})
+    assert call_policy(Tools([tool]).cards()["mail"], {}) == Policy(CommitPolicy.CONFIRMED)
 
 
 def test_policies_of_a_start_are_checked_by_name() -> None:
     cards = Tools([effect(), irreversible()]).cards()
 
-    assert check_policies(cards, {"note": "immediate", "mail": "immediate!"}) == {
-        "note": "immediate",
-        "mail": "immediate!",
+    checked = check_policies(cards, {"note": "turn_end+10s", "mail": "immediate!"})
+    assert checked == {
+        "note": Policy(CommitPolicy.TURN_END, timedelta(seconds=10)),
+        "mail": Policy(CommitPolicy.IMMEDIATE_BY_NAME),
     }
     for policies, what in (
         ({"mail": "immediate"}, "immediate!"),
-        ({"note": "turn_end"}, "commits at once only"),
-        ({"note": "confirmed"}, "commits at once only"),
-        ({"note": "off"}, "commits at once only"),
+        ({"mail": "immediate+5s"}, "immediate!"),
         ({"note": "now"}, "there is no such policy"),
+        ({"note": "turn_end+5"}, "there is no such policy"),
+        ({"note": "turn_end+5s "}, "there is no such policy"),
+        ({"note": "turn_end+\u0665s"}, "there is no such policy"),
+        ({"note": "off+5s"}, "has no delay"),
+        ({"note": "confirmed+25h"}, "longer than a day"),
         ({"nope": "immediate"}, "there is no side-effecting tool"),
     ):
         with pytest.raises(PolicyRefused, match=what):
             check_policies(cards, policies)
+
+
+@pytest.mark.parametrize("word", ["confirmed", "turn_end", "immediate", "immediate!", "off"])
+@pytest.mark.parametrize("delay", ["", "+250ms", "+3s", "+2m", "+1h"])
+def test_policy_is_written_as_it_is_read(word: str, delay: str) -> None:
+    if word == "off" and delay:
+        return
+    cards = Tools([effect()]).cards()
+    policy = check_policies(cards, {"note": word + delay})["note"]
+
+    assert check_policies(cards, {"note": str(policy)}) == {"note": policy}
+    assert policy.holds is not (word.startswith("immediate") and not delay)
+
+
+# From loose to strict; of two that differ in nothing but their delay, the longer one is stricter.
+ORDER = ("immediate", "immediate+1s", "turn_end", "turn_end+1s", "confirmed", "confirmed+1s", "off")
+
+
+def test_a_policy_is_loosened_by_what_comes_before_it() -> None:
+    for at, deployment in enumerate(ORDER):
+        cards = Tools([effect(commits=deployment)]).cards()
+        for wished_at, wished in enumerate(ORDER):
+            looser = loosened(cards, check_policies(cards, {"note": wished}))
+            assert set(looser) == ({"note"} if wished_at < at else set()), (deployment, wished)
+
+
+def test_deployment_decides_policies_and_windows() -> None:
+    tools = Tools([effect(), irreversible()], policies={"mail": "off"}, confirm_within=timedelta(seconds=7))
+
+    assert call_policy(tools.cards()["mail"], {}) == Policy(CommitPolicy.OFF)
+    assert call_policy(tools.cards()["note"], {}) == Policy(CommitPolicy.IMMEDIATE)
+    assert call_policy(tools.cards()["note"], {"note": "turn_end"}) == Policy(CommitPolicy.TURN_END)
+    assert {tools.effect(name).limits.confirm for name in ("note", "mail")} == {timedelta(seconds=7)}
+    with pytest.raises(PolicyRefused, match="immediate!"):
+        Tools([irreversible()], policies={"mail": "immediate"})
+    with pytest.raises(PolicyRefused, match="there is no side-effecting tool"):
+        Tools([irreversible()], policies={"mial": "off"})
+
+
+def test_second_equal_effect_is_asked_for_by_name() -> None:
+    tool = effect()
+    card = Tools([tool]).cards()["note"]
+    raw = '{"identity": "a", "text": "10.10", "repeat_on_purpose": true}'
+
+    assert wants_repeat(tool, raw)
+    assert parse_arguments(tool, raw) == parse_arguments(tool, '{"identity": "a", "text": "10.10"}')
+    assert not wants_repeat(tool, '{"identity": "a", "repeat_on_purpose": "yes"}')
+    assert call_policy(card, {}, wanted_again=True) == Policy(CommitPolicy.CONFIRMED)
+    assert call_policy(card, {"note": "off"}, wanted_again=True) == Policy(CommitPolicy.OFF)
+
+
+class Priced(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    identity: str
+    amount: Decimal
+
+
+def test_numbers_are_read_alike_whether_a_repeat_is_asked_for_or_not() -> None:
+    tool = irreversible(arguments=Priced)
+    number = "1234567890.10000000000000000001"
+    plain = parse_arguments(tool, f'{{"identity": "#a#", "amount": {number}}}')
+    again = parse_arguments(tool, f'{{"identity": "#a#", "amount": {number}, "repeat_on_purpose": true}}')
+
+    assert again == plain
 
 
 @pytest.mark.parametrize(

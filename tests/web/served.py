@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from turnsaga.client import TurnClient
 from turnsaga.models import CallPlan, CallRef, EffectRef, FenceRequest, Principal, StepRef, TurnRef
 from turnsaga.store import CommitOutcome, NewCall, NewEffect, NewReply, SqlStore
-from turnsaga.tools import ToolCard
+from turnsaga.tools import CommitPolicy, Policy, ToolCard
 from web.app import create_app
 from web.identity import HEADER, Identity
 from web.serving import Server, server_config
@@ -143,7 +144,10 @@ def _new_effect(key: str, reversible: bool) -> NewEffect:  # noqa: FBT001
         plan=CallPlan(
             index=0, tool="send_mail", kind="effect", summary="a mail", attempt_ms=1000, total_ms=1000
         ),
-        policy="immediate",
+        policy=Policy(CommitPolicy.IMMEDIATE),
+        confirm=timedelta(minutes=1),
+        shown_digest="shown",
+        read_version=None,
         reversible=reversible,
         keyed=False,
         can_look_up=False,

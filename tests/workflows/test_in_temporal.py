@@ -162,8 +162,8 @@ async def test_fence_without_a_signal_is_met_by_the_run_and_by_the_sweeper(
     system = FakeSystem()
     async with turns_over(client, tmp_path, [system.tool("note_down")]) as turns:
 
-        async def dies(turn: str) -> None:
-            del turn
+        async def dies(turn: str, name: str, payload: object) -> None:
+            del turn, name, payload
 
         turns.turns._signal = dies  # type: ignore[method-assign]
         started = await turns.start(reply(call("note_down", identity="A")), THINKING)

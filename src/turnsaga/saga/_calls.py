@@ -38,6 +38,25 @@ class Calls:
         self._start = start
         self._remember = remember
 
+    async def prepare(self, ref: CallRef, plan: CallPlan) -> CallOutcome:
+        """Prepare a call whose effect is held.
+
+        Raises:
+            ActivityError: its bound is over; whether it is prepared is for the ledger to say.
+        """
+        outcome: CallOutcome = await workflow.execute_activity(
+            names.prepare_activity(plan.tool),
+            ref,
+            result_type=CallOutcome,
+            start_to_close_timeout=timedelta(milliseconds=plan.attempt_ms),
+            schedule_to_close_timeout=timedelta(milliseconds=plan.total_ms),
+            heartbeat_timeout=HEARTBEAT,
+            retry_policy=patient(timedelta(milliseconds=200)),
+            cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            summary=f"prepare: {plan.summary}",
+        )
+        return outcome
+
     async def commit(self, ref: CallRef, plan: CallPlan) -> CallOutcome:
         """Run the call's commit to its own end.
 

@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributeUpdate
+from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from turnsaga import names
 from turnsaga.errors import TURN_FAILED
-from turnsaga.ledger import IN_DOUBT, OPEN_TURN, State, TurnState
+from turnsaga.ledger import IN_DOUBT, State, TurnState
 from turnsaga.models import (
     AbortSignal,
     CallOutcome,
@@ -35,24 +35,25 @@ from turnsaga.models import (
     TurnStart,
 )
 from turnsaga.saga._calls import HEARTBEAT, Calls
+from turnsaga.saga._held import Held
 from turnsaga.saga._ledger import book
-from turnsaga.transcript import details_markdown, details_row
+from turnsaga.saga._place import Place
+from turnsaga.saga._seen import Seen
 
 __all__ = ["SagaOptions", "TurnSaga"]
-
-_TURN_STATUS: Final = SearchAttributeKey.for_keyword(names.TURN_STATUS)
-_NEEDS_ATTENTION: Final = SearchAttributeKey.for_bool(names.NEEDS_ATTENTION)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SagaOptions:
     """Bounds of a turn as a whole.
 
-    ``model_timeout`` bounds one attempt of a model request, ``model_attempts`` how often it is asked.
+    ``model_timeout`` bounds one attempt of a model request, ``model_attempts`` how often it is asked,
+    ``queue_wait`` how long a turn waits for the conversation's earlier ones.
     """
 
     model_timeout: timedelta = timedelta(minutes=10)
     model_attempts: int = 6
+    queue_wait: timedelta = timedelta(hours=1)
 
 
 class _Stopped(Exception):  # not an error: it ends the way forward
@@ -62,22 +63,28 @@ class _Stopped(Exception):  # not an error: it ends the way forward
 class TurnSaga:
     """One turn inside its workflow: build it in ``@workflow.init``, then ``run`` the way forward.
 
-    It takes the workflow's signal ``abort`` and its query ``ledger``.
+    It takes the workflow's signals ``abort``, ``decided`` and ``proceed``, its updates ``confirm`` and
+    ``reject``, and its query ``ledger``.
     """
 
     def __init__(self, start: TurnStart, options: SagaOptions | None = None) -> None:
         self._start = start
         self._options = options or SagaOptions()
         self._stop: FenceRequest | None = None
-        self._briefs: dict[str, EffectBrief] = {}
-        self._rows: dict[str, str] = {}
-        self._calls = Calls(start, self._note)
+        self._seen = Seen(start)
+        self._calls = Calls(start, self._seen.note)
+        self._place = Place(start, stopped=lambda: self._stop is not None)
+        self._held = Held(
+            start,
+            remember=self._seen.note,
+            stopped=lambda: self._stop is not None,
+            fenced=lambda: self._end("abort", "engine", "the turn was stopped"),
+        )
+        # What the end of the stream commits, by its place among the turn's calls.
+        self._at_end: dict[tuple[int, int], tuple[CallRef, CallPlan, EffectBrief]] = {}
         self._inflight: set[asyncio.Task[None]] = set()
         self._step = 0
-        self._status = TurnState.RUNNING
-        self._attention = False
         workflow.set_signal_handler(names.ABORT, self._on_abort)
-        workflow.set_query_handler(names.LEDGER, self._on_ledger)
 
     @classmethod
     def recovering(cls, start: TurnStart) -> "TurnSaga":
@@ -112,7 +119,14 @@ class TurnSaga:
 
     async def _outlast(self, life: Coroutine[Any, Any, TurnState]) -> tuple[TurnState, bool]:
         """Live to the end whatever cancels this run; tell whether something did."""
-        task = asyncio.create_task(life)
+
+        async def whole() -> TurnState:
+            state = await life
+            # An answer that came in the last moment gets the ledger's word, and not an error.
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            return state
+
+        task = asyncio.create_task(whole())
         cancelled = False
         while not task.done():
             try:
@@ -153,7 +167,14 @@ class TurnSaga:
         """Run the calls of a reply side by side, and return when each has its result in the ledger."""
         if self._stop is not None:
             raise _Stopped
-        tasks = [asyncio.create_task(self._call(plan.step, call)) for call in plan.calls]
+        begun: dict[int, asyncio.Task[None]] = {}
+        for call in plan.calls:
+            earlier = [begun[index] for index in call.after if index in begun]
+            begun[call.index] = asyncio.create_task(self._call(plan.step, call, earlier))
+        await self._ended(list(begun.values()))
+
+    async def _ended(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Wait for calls to end; they are in tasks of their own, which nothing that ends the turn tears."""
         self._inflight.update(tasks)
         await workflow.wait_condition(lambda: all(task.done() for task in tasks))
         self._inflight.difference_update(tasks)
@@ -161,6 +182,15 @@ class TurnSaga:
             task.result()
         if self._stop is not None:
             raise _Stopped
+
+    async def _commit_held(self) -> None:
+        """Commit what was held for the end of the stream: in call order, one at a time."""
+        for place in sorted(self._at_end):
+            if self._stop is not None:
+                raise _Stopped
+            ref, plan, brief = self._at_end[place]
+            outcome = CallOutcome(effect=brief)
+            await self._ended([asyncio.create_task(self._see_through(ref, plan, outcome, turn_ended=True))])
 
     # Ways to end it
 
@@ -199,15 +229,29 @@ class TurnSaga:
     # The life of a turn
 
     async def _live(self, forward: Callable[["TurnSaga"], Awaitable[None]]) -> TurnState:
+        if self._start.queued and self._stop is None:
+            await self._wait_for_place()
         if self._stop is None:
             await self._go_forward(forward)
             if await self._complete():
                 return TurnState.COMPLETED
         return await self._settle()
 
+    async def _wait_for_place(self) -> None:
+        within = self._options.queue_wait
+        state = await self._place.taken(within=within)
+        self._seen.remember((), state)
+        if state is TurnState.RUNNING:
+            self._seen.index(state)
+        elif state is TurnState.QUEUED:
+            self.fail(f"waited {within} for the conversation's earlier turn")
+        else:
+            self._end("abort", "engine", "the turn was stopped")
+
     async def _go_forward(self, forward: Callable[["TurnSaga"], Awaitable[None]]) -> None:
         async def way() -> None:
             await forward(self)
+            await self._commit_held()
 
         task = asyncio.create_task(way())
         limit = self._start.deadline_ms
@@ -222,6 +266,7 @@ class TurnSaga:
         if not task.done():
             # Only the way forward and its model request are cancelled; calls run in tasks of their own.
             task.cancel()
+            task.add_done_callback(_retrieved)
             return
         error = task.exception()
         if isinstance(error, FailureError):
@@ -232,8 +277,9 @@ class TurnSaga:
     async def _complete(self) -> bool:
         while self._stop is None:
             answer = await book(names.COMPLETE, self._start.ref, NextSteps)
-            self._remember(answer.briefs, answer.state)
+            self._seen.remember(answer.briefs, answer.state)
             if answer.settled:
+                await self._place.tell_next(answer.next_turn)
                 return True
             if answer.state is not TurnState.RUNNING:
                 return False
@@ -245,11 +291,11 @@ class TurnSaga:
             tenant=self._start.tenant, turn=self._start.turn, cause="abort", via="engine"
         )
         if ask_again or not all(task.done() for task in self._inflight):
-            self._show("stopping: calls in flight are waited for")
+            self._seen.show("stopping: calls in flight are waited for")
             fenced = await book(names.FENCE, request, FenceAnswer)
-            self._remember((), fenced.state)
+            self._seen.remember((), fenced.state)
             # Worth an event only where it lasts: mostly the turn is settled in a blink.
-            self._index(fenced.state)
+            self._seen.index(fenced.state)
             # A call that passed its gate is on its way; what it did is known when it ends, not before.
             await workflow.wait_condition(lambda: all(task.done() for task in self._inflight))
         if ask_again:
@@ -264,7 +310,8 @@ class TurnSaga:
                 answer = await self._next(given_up)
             else:
                 answer = then
-                self._remember(answer.briefs, answer.state)
+                self._seen.remember(answer.briefs, answer.state)
+        await self._place.tell_next(answer.next_turn)
         return answer.state
 
     async def _next(self, given_up: set[str], *, fence: FenceRequest | None = None) -> NextSteps:
@@ -275,72 +322,67 @@ class TurnSaga:
             fence=fence,
         )
         answer = await book(names.SETTLE, request, NextSteps)
-        self._remember(answer.briefs, answer.state)
+        self._seen.remember(answer.briefs, answer.state)
         return answer
 
-    async def _call(self, step: int, plan: CallPlan) -> None:
+    async def _call(self, step: int, plan: CallPlan, earlier: Sequence[asyncio.Task[None]]) -> None:
+        await workflow.wait_condition(lambda: all(task.done() for task in earlier))
+        if self._stop is not None:
+            return
         ref = CallRef(tenant=self._start.tenant, turn=self._start.turn, step=step, index=plan.index)
         if plan.kind == "read":
             await self._calls.read(ref, plan)
             return
+        first = self._calls.prepare if plan.held else self._calls.commit
+        await self._see_through(ref, plan, await self._attempt(first, ref, plan), turn_ended=False)
+
+    async def _attempt(
+        self, phase: Callable[[CallRef, CallPlan], Awaitable[CallOutcome]], ref: CallRef, plan: CallPlan
+    ) -> CallOutcome:
         try:
-            outcome = await self._calls.commit(ref, plan)
+            outcome = await phase(ref, plan)
         except ActivityError:
             outcome = CallOutcome()
         if outcome.effect is not None:
-            self._note(outcome.effect)
+            self._seen.note(outcome.effect)
         if outcome.fenced:
             self._end("abort", "engine", "the turn was stopped")
-        lost = (
-            outcome.effect is None
-            or outcome.effect.state in IN_DOUBT
-            or outcome.effect.state is State.PREPARED
-        )
+        return outcome
+
+    async def _see_through(
+        self, ref: CallRef, plan: CallPlan, outcome: CallOutcome, *, turn_ended: bool
+    ) -> None:
+        """Wait out what holds a call's effect, commit it, and find out what became of it."""
+        if outcome.repeated:
+            return
+        brief = outcome.effect
+        if brief is not None and brief.state is State.PREPARED and self._stop is None:
+            brief = await self._held.until_due(brief, turn_ended=turn_ended)
+            if self._stop is not None:
+                return
+            if brief.held_for == "turn_end":
+                self._at_end[ref.step, ref.index] = (ref, plan, brief)
+                return
+            if brief.state is State.PREPARED:
+                outcome = await self._attempt(self._calls.commit, ref, plan)
+                brief = outcome.effect
+            if brief is not None and brief.held_for == "turn_end" and not turn_ended:
+                self._at_end[ref.step, ref.index] = (ref, plan, brief)
+                return
+        lost = brief is None or brief.state in IN_DOUBT or brief.state is State.PREPARED
         if lost and self._stop is None:
-            answer = await book(names.UNDECIDED, self._start.ref, NextSteps)
-            mine = [
-                step
-                for step in answer.steps
-                if outcome.effect is None or step.effect == outcome.effect.effect
-            ]
-            await self._calls.carry_out(mine, given_up=set())
+            answer = await book(names.UNDECIDED, ref, NextSteps)
+            self._seen.remember(answer.briefs, self._seen.status)
+            await self._calls.carry_out(answer.steps, given_up=set())
+            brief = self._seen.brief(brief.effect) if brief is not None else None
+        if plan.ends_turn and brief is not None and brief.state is State.FAILED:
+            self._end("abort", "engine", f"{plan.summary}: it failed, and its tool stops the turn then")
 
-    # What is seen from outside
 
-    def _remember(self, briefs: Sequence[EffectBrief], state: TurnState) -> None:
-        self._briefs.update({brief.effect: brief for brief in briefs})
-        # Kept as they are written: a turn of a thousand effects would write them all a thousand times.
-        self._rows.update({brief.effect: details_row(brief) for brief in briefs})
-        if state is not self._status:
-            self._status = state
-            if state not in OPEN_TURN:
-                self._index(state)
-        self._show(f"turn {self._status}")
-
-    def _index(self, state: TurnState) -> None:
-        """Change what the turn is found by; one command, since each is an event and a write to the index."""
-        attention = any(
-            brief.state in IN_DOUBT or brief.state is State.COMPENSATION_FAILED
-            for brief in self._briefs.values()
-        )
-        changes: list[SearchAttributeUpdate[Any]] = [_TURN_STATUS.value_set(state.value)]
-        if attention is not self._attention:
-            self._attention = attention
-            changes.append(_NEEDS_ATTENTION.value_set(attention))
-        workflow.upsert_search_attributes(changes)
-
-    def _note(self, brief: EffectBrief) -> None:
-        self._remember((brief,), self._status)
-
-    def _show(self, headline: str) -> None:
-        workflow.set_current_details(details_markdown(headline, self._rows.values()))
-
-    def _on_ledger(self) -> dict[str, Any]:
-        return {
-            "turn": self._start.turn,
-            "state": self._status.value,
-            "effects": [brief.model_dump(mode="json") for brief in self._briefs.values()],
-        }
+def _retrieved(task: asyncio.Task[None]) -> None:
+    """Take note of how a way forward ended that nobody waits for any more: it was stopped, however."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _why(error: FailureError) -> str:

@@ -2,10 +2,12 @@
 
 from turnsaga.store._commits import CommitOutcome
 from turnsaga.store._deployment import EngineName, OpenTurn
-from turnsaga.store._gate import CallContext, Claim, NewEffect, Verdict
+from turnsaga.store._gate import Claim, Refreshed, Verdict
+from turnsaga.store._holding import DecisionTaken
 from turnsaga.store._payloads import load_object
+from turnsaga.store._preparing import CallContext, NewEffect
 from turnsaga.store._replies import NewCall, NewReply, StepContext, StoredCall, StoredReply
-from turnsaga.store._rows import EffectRow, TurnRow, brief, plan_row
+from turnsaga.store._rows import EffectRow, TurnRow, brief, plan_row, view
 from turnsaga.store._settling import UndoOutcome, UndoRecorded
 from turnsaga.store._turns import NewTurn, Started
 from turnsaga.store._views import EventPage
@@ -15,6 +17,7 @@ __all__ = [
     "CallContext",
     "Claim",
     "CommitOutcome",
+    "DecisionTaken",
     "EffectRow",
     "EngineName",
     "EventPage",
@@ -23,6 +26,7 @@ __all__ = [
     "NewReply",
     "NewTurn",
     "OpenTurn",
+    "Refreshed",
     "SqlStore",
     "Started",
     "StepContext",
@@ -35,4 +39,5 @@ __all__ = [
     "brief",
     "load_object",
     "plan_row",
+    "view",
 ]

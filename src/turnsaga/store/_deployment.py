@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, text
+from sqlalchemy import Connection, bindparam, delete, exists, insert, literal, select, text
 
-from turnsaga.ledger import OPEN_TURN, TurnState
+from turnsaga.ledger import OPEN_TURN, State, TurnState
 from turnsaga.models import TurnRef, TurnStart
 from turnsaga.store import schema
 from turnsaga.tools import ToolCard
@@ -15,6 +15,7 @@ from turnsaga.tools import ToolCard
 __all__ = [
     "EngineName",
     "OpenTurn",
+    "answered_effects",
     "engine",
     "set_engine",
     "tool_cards",
@@ -36,13 +37,15 @@ class OpenTurn:
     """A turn that the sweeper has to look at.
 
     ``begun`` tells that a run of its workflow has been seen; ``fenced`` that it must settle; ``ended``
-    that it had settled and something has moved since, or is still being asked about.
+    that it had settled and something has moved since, or is still being asked about; ``answered`` that a
+    person has confirmed an effect that isn't sent yet.
     """
 
     start: TurnStart
     begun: bool
     fenced: bool
     ended: bool
+    answered: bool
 
     @property
     def ref(self) -> TurnRef:
@@ -78,8 +81,18 @@ def set_engine(connection: Connection, name: EngineName, *, now: datetime) -> No
 
 
 # Two questions, since no database answers one "or" from two partial indexes for sure.
+_ANSWERED: Final = (
+    exists()
+    .where(
+        (schema.effects.c.tenant == schema.turns.c.tenant)
+        & (schema.effects.c.turn == schema.turns.c.turn)
+        & (schema.effects.c.state == State.PREPARED)
+        & schema.effects.c.decision.is_not(None)
+    )
+    .label("answered")
+)
 _OPEN_BEFORE: Final = (
-    select(schema.turns)
+    select(schema.turns, _ANSWERED)
     .where(
         schema.one_of(schema.turns.c.state, schema.OPEN)
         & (schema.turns.c.created_at < bindparam("before", type_=schema.Instant))
@@ -88,7 +101,7 @@ _OPEN_BEFORE: Final = (
     .limit(bindparam("most"))
 )
 _FOLLOWED: Final = (
-    select(schema.turns)
+    select(schema.turns, literal(value=False).label("answered"))
     .where(text("follow") & ~schema.one_of(schema.turns.c.state, schema.OPEN))
     .order_by(schema.turns.c.created_at)
     .limit(bindparam("most"))
@@ -105,11 +118,30 @@ def turns_to_sweep(connection: Connection, *, before: datetime, limit: int) -> t
     return tuple(
         OpenTurn(
             TurnStart(
-                tenant=row.tenant, turn=row.turn, conversation=row.conversation, deadline_ms=row.deadline_ms
+                tenant=row.tenant,
+                turn=row.turn,
+                conversation=row.conversation,
+                deadline_ms=row.deadline_ms,
+                queued=row.state == TurnState.QUEUED,
             ),
             begun=row.begun_at is not None,
             fenced=row.fence is not None,
             ended=TurnState(row.state) not in OPEN_TURN,
+            answered=bool(row.answered),
         )
         for row in rows
     )
+
+
+def answered_effects(connection: Connection, ref: TurnRef) -> tuple[str, ...]:
+    """Return the effects of a turn that a person has confirmed and that aren't sent yet."""
+    effects = schema.effects
+    found = connection.execute(
+        select(effects.c.effect).where(
+            (effects.c.tenant == ref.tenant)
+            & (effects.c.turn == ref.turn)
+            & (effects.c.state == State.PREPARED)
+            & effects.c.decision.is_not(None)
+        )
+    )
+    return tuple(found.scalars())

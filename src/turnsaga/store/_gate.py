@@ -1,7 +1,8 @@
-"""The gate: prepare an effect, and claim it for one attempt, in one transaction.
+"""The gate: claim an effect for one attempt, in the transaction that looks whether it may be sent.
 
 An attempt that claims the row gets a new token. Nothing is prepared and no gate opens on a turn that is
-fenced, and none while another effect on the same identity or resource isn't done with.
+fenced, none for an effect that is held, and none while another effect on the same identity or resource
+isn't done with.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,77 +11,33 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection
 
 from turnsaga import settle
-from turnsaga.errors import NotFound
-from turnsaga.keys import effect_id, undo_key
 from turnsaga.ledger import Event, State
-from turnsaga.models import CallPlan, CallRef, TurnRef
-from turnsaga.store import schema
-from turnsaga.store._blocking import blocker_of, enqueue
-from turnsaga.store._payloads import dump, load, load_object
-from turnsaga.store._rows import EffectRow, effect_row, plan_row
-from turnsaga.store._statements import CALL, matches
+from turnsaga.models import CallRef, HeldFor, TurnRef
+from turnsaga.store._blocking import Blocker, blocker_of, is_overtaken, must_yield
+from turnsaga.store._payloads import dump
+from turnsaga.store._preparing import CallContext, NewEffect, call_context, linked, prepared
+from turnsaga.store._rows import EffectRow, plan_row
 from turnsaga.store._unit import TurnUnit
-from turnsaga.store.schema import safe_text
+from turnsaga.tools import CommitPolicy
 
-__all__ = ["CallContext", "Claim", "NewEffect", "Verdict", "call_context", "claim_commit", "draft_and_claim"]
+__all__ = ["Claim", "Refreshed", "Verdict", "claim_commit", "draft_and_claim"]
 
-
-_calls, _effects, _turns, _resources = schema.calls, schema.effects, schema.turns, schema.resources
-_CONTEXT: Final = (
-    select(
-        _turns.c.user, _turns.c.conversation, _turns.c.nonce, _turns.c.policies, _turns.c.fence,
-        _calls.c.tool, _calls.c.arguments, _calls.c.occurrence, _calls.c.digest, _calls.c.effect,
-        _calls.c.result,
-    )
-    .select_from(_calls.join(_turns, (_turns.c.tenant == _calls.c.tenant) & (_turns.c.turn == _calls.c.turn)))
-    .where(CALL)
-)  # fmt: skip
-_LINK: Final = select(_calls.c.effect, _calls.c.repeated).where(CALL)
-_SET_LINK: Final = update(_calls).where(CALL)
-_BY_KEY: Final = select(_effects).where(matches(_effects.c.tenant, _effects.c.key))
-_INSERT: Final = insert(_effects)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewEffect:
-    """An effect as it is prepared: everything that its later attempts need, fixed from here on."""
-
-    tool: str
-    system: str
-    identity: str | None
-    arguments: Mapping[str, Any]
-    arguments_digest: str
-    occurrence: int
-    key: str
-    request: Mapping[str, Any]
-    resources: Sequence[str]
-    plan: CallPlan
-    policy: str
-    reversible: bool
-    keyed: bool
-    can_look_up: bool
-    key_dies_with_undo: bool
-    undo_keyed: bool
-    key_life_ms: int | None
-    send_by_ms: int
-    landing_ms: int
-    max_sends: int
-    max_undo_sends: int
-    title: str
-    no_undo_reason: str | None
+_HELD: Final[frozenset[HeldFor]] = frozenset({"confirmation", "turn_end", "delay", "viewer"})
 
 
 class Verdict(StrEnum):
-    """What an attempt may do."""
+    """What an attempt may do. ``OUTDATED``: prepare it anew, since it had to wait for another effect."""
 
     SEND = "send"
     ANSWERED = "answered"
     STORED = "stored"
     REPEATED = "repeated"
+    HELD = "held"
     BUSY = "busy"
+    OUTDATED = "outdated"
     FENCED = "fenced"
 
 
@@ -94,76 +51,61 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class CallContext:
-    """A call as the model wrote it, and where it belongs."""
+class Refreshed:
+    """An effect's request, prepared anew right before its gate."""
 
-    user: str
-    conversation: str
-    nonce: str
-    policies: Mapping[str, str]
-    fenced: bool
-    tool: str
-    arguments: str
-    occurrence: int
-    digest: str | None
-    effect: str | None
-    result: str | None
-
-
-def call_context(connection: Connection, ref: CallRef) -> CallContext:
-    """Return a stored call.
-
-    Raises:
-        NotFound: the turn has no such call.
-    """
-    row = connection.execute(_CONTEXT, _named(ref)).one_or_none()
-    if row is None:
-        raise NotFound("call", f"{ref.turn}/{ref.step}/{ref.index}")
-    return CallContext(
-        user=row.user,
-        conversation=row.conversation,
-        nonce=row.nonce,
-        policies=load_object(row.policies),
-        fenced=row.fence is not None,
-        tool=load(row.tool),
-        arguments=load(row.arguments),
-        occurrence=row.occurrence,
-        digest=row.digest,
-        effect=row.effect,
-        result=row.result,
-    )
+    request: Mapping[str, Any]
+    shown_digest: str
+    read_version: str | None
 
 
 def draft_and_claim(
-    connection: Connection, ref: CallRef, draft: Callable[[CallContext], NewEffect], *, now: datetime
+    connection: Connection,
+    ref: CallRef,
+    draft: Callable[[CallContext], NewEffect],
+    *,
+    now: datetime,
+    gate: bool = True,
 ) -> Claim:
     """Read the call, draft its effect if it has none yet, and claim it: one transaction for all of it.
 
-    What ``draft`` raises is raised here, and nothing is written then.
+    Without ``gate`` it is only prepared. What ``draft`` raises is raised here, and nothing is written then.
 
     Raises:
         NotFound: the turn has no such call.
+        KeyConflict: the key stands for other arguments.
     """
     unit, fenced = _held(connection, ref, now, likely_new=True)
     context = call_context(connection, ref)
     if context.effect is not None:
-        return _claim(unit, ref, None, fenced=fenced)
+        return _claim(unit, ref, None, fenced=fenced, gate=gate)
     if fenced:
         return Claim(Verdict.FENCED)
     if context.result is not None:
         return Claim(Verdict.ANSWERED)
-    return _claim_new(unit, ref, draft(context))
+    return _claim_new(unit, ref, draft(context), gate=gate)
 
 
-def claim_commit(connection: Connection, ref: CallRef, new: NewEffect | None, *, now: datetime) -> Claim:
+def claim_commit(
+    connection: Connection,
+    ref: CallRef,
+    new: NewEffect | None,
+    *,
+    now: datetime,
+    gate: bool = True,
+    refreshed: Refreshed | None = None,
+) -> Claim:
     """Prepare the call's effect if it has none yet, and open the gate: one transaction.
 
-    ``new`` may be None once the call has its effect. Nothing is prepared and no gate opens on a turn
-    that is fenced. A claim that an earlier attempt left behind is taken over only where the downstream
-    system honours the key; elsewhere the row becomes ``unknown``.
+    ``new`` may be None once the call has its effect; ``refreshed`` answers OUTDATED. Nothing is prepared
+    and no gate opens on a turn that is fenced. A claim that an earlier attempt left behind is taken over
+    only where the downstream system honours the key; elsewhere the row becomes ``unknown``.
+
+    Raises:
+        KeyConflict: the key stands for other arguments.
     """
     unit, fenced = _held(connection, ref, now, likely_new=new is not None)
-    return _claim(unit, ref, new, fenced=fenced)
+    return _claim(unit, ref, new, fenced=fenced, gate=gate, refreshed=refreshed)
 
 
 def _held(connection: Connection, ref: CallRef, now: datetime, *, likely_new: bool) -> tuple[TurnUnit, bool]:
@@ -174,110 +116,86 @@ def _held(connection: Connection, ref: CallRef, now: datetime, *, likely_new: bo
     return (TurnUnit.hold(connection, turn, now), True) if unit is None else (unit, False)
 
 
-def _claim(unit: TurnUnit, ref: CallRef, new: NewEffect | None, *, fenced: bool) -> Claim:
-    linked = _linked(unit, ref)
-    if linked is None:
-        return Claim(Verdict.FENCED) if fenced or new is None else _claim_new(unit, ref, new)
-    row, repeated = linked
+def _claim(
+    unit: TurnUnit,
+    ref: CallRef,
+    new: NewEffect | None,
+    *,
+    fenced: bool,
+    gate: bool,
+    refreshed: Refreshed | None = None,
+) -> Claim:
+    found = linked(unit, ref)
+    if found is None:
+        return Claim(Verdict.FENCED) if fenced or new is None else _claim_new(unit, ref, new, gate=gate)
+    row, repeated = found
     if repeated:
         return Claim(Verdict.REPEATED, row)
+    if fenced and row.state in {State.PREPARED, State.RELEASED}:
+        # The run that asks has to settle, whoever released the row.
+        return Claim(Verdict.FENCED, row)
     if row.state is State.PREPARED:
-        return Claim(Verdict.FENCED, row) if fenced else _gate(unit, row)
+        if row.held_for in _HELD or not gate:
+            return Claim(Verdict.HELD, row)
+        return _gate(unit, row, refreshed=refreshed)
     if row.state in {State.COMMITTING, State.UNKNOWN} and not row.owned:
         return _take_over(unit, row, fenced=fenced)
     return Claim(Verdict.STORED, row)
 
 
-def _claim_new(unit: TurnUnit, ref: CallRef, new: NewEffect) -> Claim:
-    row, repeated = _prepared(unit, ref, new)
-    return Claim(Verdict.REPEATED, row) if repeated else _gate(unit, row, new.resources)
+def _claim_new(unit: TurnUnit, ref: CallRef, new: NewEffect, *, gate: bool) -> Claim:
+    row, repeated = prepared(unit, ref, new)
+    if repeated:
+        return Claim(Verdict.REPEATED, row)
+    if row.held_for is not None or not gate:
+        return Claim(Verdict.HELD, row)
+    return _gate(unit, row, new.resources)
 
 
-def _named(ref: CallRef) -> dict[str, Any]:
-    return {"tenant_is": ref.tenant, "turn_is": ref.turn, "step_is": ref.step, "index_is": ref.index}
-
-
-def _linked(unit: TurnUnit, ref: CallRef) -> tuple[EffectRow, bool] | None:
-    row = unit.connection.execute(_LINK, _named(ref)).one()
-    return None if row.effect is None else (unit.effect(row.effect), row.repeated)
-
-
-def _prepared(unit: TurnUnit, ref: CallRef, new: NewEffect) -> tuple[EffectRow, bool]:
-    present = unit.connection.execute(_BY_KEY, {"tenant_is": ref.tenant, "key_is": new.key}).one_or_none()
-    repeated = present is not None
-    row = effect_row(present) if present is not None else _inserted(unit, ref, new)
-    unit.connection.execute(_SET_LINK, {**_named(ref), "effect": row.effect, "repeated": repeated})
-    return row, repeated
-
-
-def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect) -> EffectRow:
-    turn = unit.turn
-    effect = effect_id(turn=turn.turn, key=new.key)
-    row = EffectRow(
-        tenant=turn.tenant,
-        effect=effect,
-        turn=turn.turn,
-        user=turn.user,
-        conversation=turn.conversation,
-        seq=turn.next_seq,
-        step=ref.step,
-        call=ref.index,
-        tool=new.tool,
-        system=new.system,
-        identity=safe_text(new.identity),
-        arguments=dump(dict(new.arguments)),
-        arguments_digest=new.arguments_digest,
-        occurrence=new.occurrence,
-        key=new.key,
-        undo_key=undo_key(new.key),
-        request=dump(dict(new.request)),
-        plan=new.plan.model_dump_json(),
-        policy=new.policy,
-        reversible=new.reversible,
-        keyed=new.keyed,
-        can_look_up=new.can_look_up,
-        key_dies_with_undo=new.key_dies_with_undo,
-        undo_keyed=new.undo_keyed,
-        key_life_ms=new.key_life_ms,
-        send_by_ms=new.send_by_ms,
-        landing_ms=new.landing_ms,
-        max_sends=new.max_sends,
-        max_undo_sends=new.max_undo_sends,
-        title=safe_text(new.title) or "",
-        no_undo_reason=safe_text(new.no_undo_reason),
-        state=State.PREPARED,
-        version=1,
-        token=0,
-        owned=False,
-        sends=0,
-        answers=0,
-        undo_sends=0,
-        undo_refusals=0,
-        prepared_at=unit.now,
-        at=unit.now,
-        receipt=None,
-        result=None,
-        evidence=None,
-        held_for=None,
-        error=None,
-        commit_order=None,
-        first_claim_at=None,
-        send_by=None,
-    )
-    unit.connection.execute(_INSERT, vars(row))
-    unit.set_turn(next_seq=turn.next_seq + 1)
-    enqueue(unit, row, new.resources)
-    unit.announce(row)
-    return row
-
-
-def _gate(unit: TurnUnit, row: EffectRow, resources: Sequence[str] | None = None) -> Claim:
+def _gate(
+    unit: TurnUnit,
+    row: EffectRow,
+    resources: Sequence[str] | None = None,
+    *,
+    refreshed: Refreshed | None = None,
+) -> Claim:
     blocker = blocker_of(unit, row, resources)
     if blocker is not None:
-        if row.held_for is None:
-            row = unit.note(row, "tool_held", held_for="resource")
-        return Claim(Verdict.BUSY, row, blocker)
+        return _kept_back(unit, row, blocker)
+    if refreshed is not None:
+        row = unit.amend(
+            row,
+            request=dump(dict(refreshed.request)),
+            shown_digest=refreshed.shown_digest,
+            read_version=refreshed.read_version,
+            prepared_at=unit.now,
+        )
+    elif _is_outdated(unit, row):
+        return Claim(Verdict.OUTDATED, row)
     return Claim(Verdict.SEND, _claimed(unit, row, Event.GATE_OPENED))
+
+
+def _is_outdated(unit: TurnUnit, row: EffectRow) -> bool:
+    """Tell whether what the effect was prepared on has moved by effects that it had to come after.
+
+    Where a person confirmed what was shown, that alone is sent, or nothing.
+    """
+    if row.policy == CommitPolicy.CONFIRMED or row.decision is not None:
+        return False
+    at_once = row.policy != CommitPolicy.TURN_END and row.delay_ms == 0
+    return (at_once and row.held_for == "resource") or is_overtaken(unit, row)
+
+
+def _kept_back(unit: TurnUnit, row: EffectRow, blocker: Blocker) -> Claim:
+    if blocker.turn == row.turn and blocker.held_for == "turn_end":
+        # It comes after an effect that this turn's end commits, so it is committed there, too.
+        return Claim(Verdict.HELD, unit.note(row, "tool_held", held_for="turn_end"))
+    if row.held_for is None:
+        row = unit.note(row, "tool_held", held_for="resource")
+    if blocker.turn != row.turn and must_yield(unit, row, blocker):
+        error = f"not sent: this turn and another one wait for each other ({blocker.title})"
+        return Claim(Verdict.STORED, unit.move(row, Event.DROPPED, held_for=None, error=error))
+    return Claim(Verdict.BUSY, row, blocker.title)
 
 
 def _take_over(unit: TurnUnit, row: EffectRow, *, fenced: bool) -> Claim:

@@ -79,14 +79,18 @@ _TO_NOTICE: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class NewCall:
-    """One call of a reply. ``kind`` is effect, read or refused; a refused one has its ``result``."""
+    """One call of a reply. ``kind`` is effect, read or refused; a refused one has its ``result``.
+
+    ``again`` marks a call that is an effect of its own although an equal one came before: its tool is
+    repeatable, or the model asks for it on purpose.
+    """
 
     call_id: str
     tool: str
     arguments: str
     kind: str
     digest: str | None = None
-    repeatable: bool = False
+    again: bool = False
     result: str | None = None
 
 
@@ -103,13 +107,17 @@ class NewReply:
 
 @dataclass(frozen=True)
 class StoredCall:
-    """A call as it is stored. ``answered`` says that it has its result already."""
+    """A call as it is stored. ``answered`` says that it has its result already.
+
+    ``occurrence`` counts equal calls of the turn that are effects of their own, from 1.
+    """
 
     index: int
     tool: str
     arguments: str
     kind: str
     answered: bool
+    occurrence: int = 1
 
 
 @dataclass(frozen=True)
@@ -197,12 +205,20 @@ def record_reply(
             "at": now,
         },
     )
-    if reply.calls:
-        connection.execute(_ADD_CALLS, _call_rows(connection, ref, reply.calls))
+    rows = _call_rows(connection, ref, reply.calls)
+    if rows:
+        connection.execute(_ADD_CALLS, rows)
     return StoredReply(
         tuple(
-            StoredCall(index, call.tool, call.arguments, call.kind, answered=call.result is not None)
-            for index, call in enumerate(reply.calls)
+            StoredCall(
+                index,
+                call.tool,
+                call.arguments,
+                call.kind,
+                answered=call.result is not None,
+                occurrence=row["occurrence"],
+            )
+            for index, (call, row) in enumerate(zip(reply.calls, rows, strict=True))
         )
     )
 
@@ -223,7 +239,7 @@ def _call_rows(connection: Connection, ref: StepRef, calls: Sequence[NewCall]) -
     rows: list[dict[str, Any]] = []
     for index, call in enumerate(calls):
         occurrence = 1
-        if call.repeatable:
+        if call.again:
             same = (call.tool, call.digest)
             if same not in seen:
                 seen[same] = connection.execute(
@@ -273,6 +289,7 @@ def _stored(connection: Connection, ref: StepRef) -> StoredReply:
             load(row.arguments),
             row.kind,
             answered=row.result is not None,
+            occurrence=row.occurrence,
         )
         for row in rows
     )
@@ -318,6 +335,7 @@ def _call_result(
     if effect is not None:
         return effect_result(
             effect.state,
+            held_for=effect.held_for,
             result=_text(load(effect.result)) if effect.result is not None else None,
             error=effect.error,
             repeated=repeated,

@@ -86,6 +86,9 @@ class EffectRow:
     evidence: str | None
     plan: str
     policy: str
+    delay_ms: int
+    shown_digest: str
+    read_version: str | None
     reversible: bool
     keyed: bool
     can_look_up: bool
@@ -102,6 +105,13 @@ class EffectRow:
     version: int
     token: int
     held_for: HeldFor | None
+    expires_at: datetime | None
+    not_before: datetime | None
+    decision: str | None
+    decided_at: datetime | None
+    decided_by: str | None
+    decided_via: str | None
+    decided_version: int | None
     error: str | None
     owned: bool
     commit_order: int | None
@@ -128,6 +138,13 @@ class EffectRow:
     def summary(self) -> str:
         """The effect as a sentence that a workflow's history may keep."""
         return self.call_plan.summary
+
+    @property
+    def held_until(self) -> datetime | None:
+        """When a held effect is to be looked at again, if nobody answers; None if it isn't known."""
+        if self.held_for == "confirmation":
+            return self.expires_at
+        return self.not_before if self.held_for == "delay" else None
 
     @property
     def unanswered(self) -> int:
@@ -207,15 +224,33 @@ _SAID: Final[dict[State, str]] = {
 }
 
 
+_WAITS: Final[dict[HeldFor, str]] = {
+    "confirmation": "waits for your confirmation",
+    "turn_end": "takes effect when this turn ends",
+    "delay": "takes effect in a moment",
+    "resource": "waits for another effect",
+    "viewer": "waits until somebody is here",
+}
+
+
+def _said(row: EffectRow) -> str:
+    if row.held_for is None or row.held_for == "resource":
+        return _SAID[row.state]
+    return _WAITS[row.held_for]
+
+
 def note(row: EffectRow) -> str | None:
     """Return why the effect is as it is, in words, where there is more to say than its state."""
     if row.error:
         return row.error
+    if row.state is State.PREPARED and row.held_for is not None:
+        return _WAITS[row.held_for]
     return row.no_undo_reason if row.state is State.STANDING else None
 
 
-def brief(row: EffectRow) -> EffectBrief:
-    """Return what a workflow may remember of an effect."""
+def brief(row: EffectRow, *, now: datetime | None = None) -> EffectBrief:
+    """Return what a workflow may remember of an effect; with ``now`` also how long it is held."""
+    until = row.held_until
     return EffectBrief(
         effect=row.effect,
         tool=row.tool,
@@ -223,7 +258,14 @@ def brief(row: EffectRow) -> EffectBrief:
         state=row.state,
         order=row.commit_order,
         note=note(row),
+        held_for=row.held_for,
+        wait_ms=None if now is None or until is None else _whole_ms(until - now),
     )
+
+
+def _whole_ms(span: timedelta) -> int:
+    """Return a wait in milliseconds that is over once the span is."""
+    return max(0, span // timedelta(milliseconds=1)) + 1
 
 
 def view(row: EffectRow) -> EffectView:
@@ -237,12 +279,12 @@ def view(row: EffectRow) -> EffectView:
         identity=row.identity,
         key=row.key,
         title=row.title,
-        summary=f"{row.title}: {_SAID[row.state]}",
+        summary=f"{row.title}: {_said(row)}",
         state=row.state,
         held_for=row.held_for,
         needs_attention=needs_attention,
-        digest=row.arguments_digest,
-        expires_at=None,
+        digest=row.shown_digest,
+        expires_at=row.expires_at if row.held_for == "confirmation" else None,
         undo=None,
         no_undo_reason=_no_undo_reason(row),
         error=row.error,

@@ -13,7 +13,9 @@ from turnsaga.ledger import CLOSED, IN_DOUBT, OPEN_TURN, Event, State, TurnEvent
 from turnsaga.models import EffectRef, FenceRequest, NextSteps, TurnRef
 from turnsaga.store import schema
 from turnsaga.store._handing import CANT_BE_ASKED, hand_over_row
+from turnsaga.store._holding import ABORTED
 from turnsaga.store._payloads import dump_outcome
+from turnsaga.store._queue import begin_next
 from turnsaga.store._rows import EffectRow, brief, effect_row, plan_row
 from turnsaga.store._statements import EFFECTS_OF_TURN, matches
 from turnsaga.store._turns import emit_settled, planned, write_fence
@@ -99,6 +101,7 @@ def next_steps(
 def _go_on(unit: TurnUnit, given_up: Collection[str] = ()) -> NextSteps:
     """Return what is to be done next, with the briefs of effects that are moved here."""
     moved: dict[str, EffectRow] = {}
+    next_turn: str | None = None
     while True:
         rows = _unsettled(unit)
         plan = settle.plan(
@@ -114,6 +117,7 @@ def _go_on(unit: TurnUnit, given_up: Collection[str] = ()) -> NextSteps:
         if unit.turn.state in OPEN_TURN:
             unit.advance_turn(TurnEventName.SETTLED, ended_at=unit.now)
             emit_settled(unit, unit.effects())
+            next_turn = begin_next(unit)
         _stop_following(unit, rows)
     return NextSteps(
         steps=tuple(
@@ -123,6 +127,7 @@ def _go_on(unit: TurnUnit, given_up: Collection[str] = ()) -> NextSteps:
         settled=plan.settled,
         state=unit.turn.state,
         briefs=tuple(brief(row) for row in moved.values()),
+        next_turn=next_turn,
     )
 
 
@@ -221,7 +226,7 @@ def _claimed(unit: TurnUnit, row: EffectRow) -> EffectRow:
 
 def _carry_out(unit: TurnUnit, row: EffectRow, action: settle.Action) -> EffectRow:
     if action is settle.Action.RELEASE:
-        return unit.move(row, Event.DROPPED, held_for=None, error="not sent: the turn was stopped first")
+        return unit.move(row, Event.DROPPED, held_for=None, error=ABORTED)
     if action is settle.Action.LEAVE_STANDING:
         return unit.move(row, Event.LEFT_STANDING)
     if action is settle.Action.HAND_OVER:

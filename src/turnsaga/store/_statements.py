@@ -7,12 +7,12 @@ parameters change.
 
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, and_, bindparam, select
+from sqlalchemy import Column, ColumnElement, and_, bindparam, literal_column, select
 
 from turnsaga.store import schema
 from turnsaga.store.schema import one_of
 
-__all__ = ["CALL", "EFFECT", "EFFECTS_OF_TURN", "OPEN_TURNS", "TURN", "matches"]
+__all__ = ["CALL", "EFFECT", "EFFECTS_OF_TURN", "OCCUPANT", "PREPARED_OF_TURN", "TURN", "matches"]
 
 
 def matches(*columns: Column[Any]) -> ColumnElement[bool]:
@@ -28,15 +28,22 @@ _turns, _effects, _calls = schema.turns, schema.effects, schema.calls
 TURN: Final = select(_turns).where(matches(_turns.c.tenant, _turns.c.turn))
 """The turn of ``tenant_is`` and ``turn_is``."""
 
-OPEN_TURNS: Final = select(_turns.c.turn).where(
-    matches(_turns.c.tenant, _turns.c.user, _turns.c.conversation) & one_of(_turns.c.state, schema.OPEN)
+OCCUPANT: Final = select(_turns.c.turn).where(
+    matches(_turns.c.tenant, _turns.c.user, _turns.c.conversation) & one_of(_turns.c.state, schema.OCCUPYING)
 )
-"""The turn of a conversation that hasn't ended."""
+"""The turn that occupies a conversation."""
 
 EFFECTS_OF_TURN: Final = (
     select(_effects).where(matches(_effects.c.tenant, _effects.c.turn)).order_by(_effects.c.seq)
 )
 """The effects of a turn in the order in which they were prepared."""
+
+PREPARED_OF_TURN: Final = (
+    select(_effects)
+    .where(matches(_effects.c.tenant, _effects.c.turn) & (_effects.c.state == literal_column("'prepared'")))
+    .order_by(_effects.c.seq)
+)
+"""The effects of a turn that are prepared and not sent."""
 
 EFFECT: Final = select(_effects).where(matches(_effects.c.tenant, _effects.c.effect, _effects.c.turn))
 """One effect of a turn, by ``effect_is``."""

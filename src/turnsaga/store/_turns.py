@@ -1,9 +1,9 @@
 """Turns: start, fence, complete, and what is asked of them as a whole."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 from sqlalchemy import Connection, insert, update
 
@@ -11,12 +11,14 @@ from turnsaga import settle
 from turnsaga.errors import NotFound, StartConflict, TurnInProgress
 from turnsaga.keys import digest, turn_id
 from turnsaga.ledger import IN_DOUBT, Event, State, TurnEventName, TurnState
-from turnsaga.models import FenceAnswer, FenceRequest, NextSteps, PlannedStep, Principal, TurnRef
+from turnsaga.models import CallRef, FenceAnswer, FenceRequest, NextSteps, PlannedStep, Principal, TurnRef
 from turnsaga.store import schema
 from turnsaga.store._handing import CANT_BE_ASKED, hand_over_row
+from turnsaga.store._holding import release_prepared
 from turnsaga.store._payloads import dump
+from turnsaga.store._queue import MAX_QUEUED, begin_next, first_queued, queue_length
 from turnsaga.store._rows import EffectRow, TurnRow, brief, plan_row, settlement, turn_row
-from turnsaga.store._statements import OPEN_TURNS, TURN, matches
+from turnsaga.store._statements import OCCUPANT, TURN, matches
 from turnsaga.store._unit import TurnUnit
 
 __all__ = [
@@ -47,8 +49,9 @@ _ADD_CONVERSATION: Final = insert(_conversations)
 class NewTurn:
     """What a start asks for. ``policies`` are checked already; ``nonce`` makes its keys its own.
 
-    ``model_asked`` is what the start itself named: a repeat of a start that named none is the same start
-    also after a deployment's default has changed.
+    ``on_busy`` says what to do while another turn of the conversation runs. ``model_asked`` is what the
+    start itself named: a repeat of a start that named none is the same start also after a deployment's
+    default has changed.
     """
 
     principal: Principal
@@ -60,17 +63,22 @@ class NewTurn:
     policies: Mapping[str, str]
     deadline_ms: int | None
     nonce: str
+    on_busy: Literal["refuse", "queue", "abort"] = "refuse"
 
 
 @dataclass(frozen=True)
 class Started:
-    """The turn of a start: a new one, or the one that the same start began before."""
+    """The turn of a start: a new one, or the one that the same start began before.
+
+    ``aborted`` names the turn that this start has fenced, since it was asked to.
+    """
 
     ref: TurnRef
     conversation: str
     state: TurnState
     created: bool
     deadline_ms: int | None
+    aborted: str | None = None
 
 
 def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
@@ -78,7 +86,8 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
 
     Raises:
         StartConflict: the key was used with another body.
-        TurnInProgress: the conversation has a turn that hasn't ended.
+        TurnInProgress: the conversation has a turn that hasn't ended, and this one is not to be queued
+            behind it, or can't be since too many are.
     """
     who = new.principal
     turn = turn_id(tenant=who.tenant, user=who.user, conversation=new.conversation, start_key=new.start_key)
@@ -88,6 +97,8 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
             "message": new.message,
             "model": new.model_asked,
             "policies": dict(new.policies),
+            # Left out where it says nothing, so that earlier starts keep their digest.
+            **({} if new.on_busy == "refuse" else {"on_busy": new.on_busy}),
         }
     )
     ref = TurnRef(tenant=who.tenant, turn=turn)
@@ -111,9 +122,11 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
                 "turns": 1,
             },
         )
-    busy = connection.execute(OPEN_TURNS, mine).scalar_one_or_none()
-    if busy is not None:
+    occupant = connection.execute(OCCUPANT, mine).scalar_one_or_none()
+    busy = occupant or first_queued(connection, mine)
+    if busy is not None and (new.on_busy == "refuse" or queue_length(connection, mine) >= MAX_QUEUED):
         raise TurnInProgress(busy)
+    state = TurnState.RUNNING if busy is None else TurnState.QUEUED
     row = TurnRow(
         tenant=who.tenant,
         turn=turn,
@@ -121,7 +134,7 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
         conversation=new.conversation,
         position=position,
         start_digest=body,
-        state=TurnState.RUNNING,
+        state=state,
         nonce=new.nonce,
         message=dump(new.message),
         model=new.model,
@@ -142,9 +155,26 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
         ended_at=None,
     )
     connection.execute(_ADD_TURN, vars(row))
-    unit = TurnUnit(connection, row, now)
-    unit.emit("turn_started", {"turn": turn, "conversation": new.conversation, "state": TurnState.RUNNING})
-    return Started(ref, new.conversation, TurnState.RUNNING, created=True, deadline_ms=new.deadline_ms)
+    if state is TurnState.RUNNING:
+        TurnUnit(connection, row, now).emit_started()
+    aborted = None
+    if occupant is not None and new.on_busy == "abort" and _make_room(connection, who, occupant, now=now):
+        aborted = occupant
+    return Started(ref, new.conversation, state, created=True, deadline_ms=new.deadline_ms, aborted=aborted)
+
+
+def _make_room(connection: Connection, who: Principal, occupant: str, *, now: datetime) -> bool:
+    """Fence the turn that runs, since its user's next message is to take its place."""
+    unit = TurnUnit.hold(connection, TurnRef(tenant=who.tenant, turn=occupant), now)
+    request = FenceRequest(
+        tenant=who.tenant,
+        turn=occupant,
+        cause="abort",
+        via="api",
+        reason="the user's next message took its place",
+        by=f"{who.tenant}/{who.user}",
+    )
+    return write_fence(unit, request).first
 
 
 def fence(
@@ -164,8 +194,12 @@ def fence(
 
 
 def write_fence(unit: TurnUnit, request: FenceRequest) -> FenceAnswer:
-    """Write the fence of a turn that is held, unless it has one or has ended."""
-    if unit.turn.fenced or unit.turn.state is not TurnState.RUNNING:
+    """Write the fence of a turn that is held, unless it has one or has ended; what is prepared is released.
+
+    A turn that is still queued has done nothing, and ends by this.
+    """
+    queued = unit.turn.state is TurnState.QUEUED
+    if unit.turn.fenced or not (queued or unit.turn.state is TurnState.RUNNING):
         return FenceAnswer(first=False, state=unit.turn.state)
     aborts = request.cause == "abort"
     unit.advance_turn(
@@ -176,6 +210,7 @@ def write_fence(unit: TurnUnit, request: FenceRequest) -> FenceAnswer:
         fence_by=request.by,
         seen=request.seen,
         reason=request.reason,
+        ended_at=unit.now if queued else None,
     )
     unit.emit(
         "turn_aborting",
@@ -188,6 +223,10 @@ def write_fence(unit: TurnUnit, request: FenceRequest) -> FenceAnswer:
             "seen": request.seen,
         },
     )
+    if queued:
+        emit_settled(unit, ())
+    else:
+        release_prepared(unit)
     return FenceAnswer(first=True, state=unit.turn.state)
 
 
@@ -201,31 +240,40 @@ def complete(connection: Connection, ref: TurnRef, *, now: datetime) -> NextStep
     if unit is None:
         other = TurnUnit.hold(connection, ref, now)
         return NextSteps(state=other.turn.state, briefs=tuple(brief(row) for row in other.effects()))
-    steps = _undecided(unit)
+    steps = _undecided(unit, unit.effects())
     rows = unit.effects()
+    next_turn = None
     if not steps:
         unit.advance_turn(TurnEventName.COMPLETED, ended_at=now)
         emit_settled(unit, rows)
+        next_turn = begin_next(unit)
     return NextSteps(
-        steps=steps, settled=not steps, state=unit.turn.state, briefs=tuple(brief(row) for row in rows)
+        steps=steps,
+        settled=not steps,
+        state=unit.turn.state,
+        briefs=tuple(brief(row) for row in rows),
+        next_turn=next_turn,
     )
 
 
-def undecided(connection: Connection, ref: TurnRef, *, now: datetime) -> NextSteps:
-    """Return what has to be done about effects in doubt that no call of this turn works on any more.
+def undecided(connection: Connection, ref: CallRef, *, now: datetime) -> NextSteps:
+    """Return what has to be done about a call's effect that is in doubt, now that nothing works on it.
 
-    For a turn that runs, after its calls have ended. One whose outcome can't be had is handed over here.
+    For a turn that runs, after the call has ended. An effect whose outcome can't be had is handed over here.
     """
-    unit = TurnUnit.hold_running(connection, ref, now)
-    steps = () if unit is None else _undecided(unit)
-    unit = unit or TurnUnit.hold(connection, ref, now)
-    rows = unit.effects()
-    return NextSteps(steps=steps, state=unit.turn.state, briefs=tuple(brief(row) for row in rows))
+    turn = TurnRef(tenant=ref.tenant, turn=ref.turn)
+    unit = TurnUnit.hold_running(connection, turn, now)
+    running = unit is not None
+    unit = unit or TurnUnit.hold(connection, turn, now)
+    rows = [row for row in unit.effects() if (row.step, row.call) == (ref.step, ref.index)]
+    steps = _undecided(unit, rows) if running else ()
+    briefs = tuple(brief(unit.effect(row.effect)) for row in rows)
+    return NextSteps(steps=steps, state=unit.turn.state, briefs=briefs)
 
 
-def _undecided(unit: TurnUnit) -> tuple[PlannedStep, ...]:
+def _undecided(unit: TurnUnit, rows: Sequence[EffectRow]) -> tuple[PlannedStep, ...]:
     steps: list[PlannedStep] = []
-    for row in unit.effects():
+    for row in rows:
         if row.state is State.PREPARED:
             unit.move(row, Event.DROPPED, held_for=None, error="not sent: its attempts ended before the gate")
         elif row.state in IN_DOUBT and not row.owned:

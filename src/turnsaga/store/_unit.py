@@ -189,7 +189,7 @@ class TurnUnit:
         Raises:
             StaleWrite: the row has moved since it was read.
         """
-        new = self._changed(_NOTE, row, {"version_is": row.version}, **changes)
+        new = self.amend(row, **changes)
         self.emit(kind, view(new).model_dump(mode="json"))
         return new
 
@@ -210,9 +210,17 @@ class TurnUnit:
         changes.pop("acknowledged_at", None)
         return replace(row, **changes)
 
-    def announce(self, row: EffectRow) -> None:
-        """Write the event of an effect that has just been inserted."""
-        self.emit(_KINDS[row.state], view(row).model_dump(mode="json"))
+    def amend(self, row: EffectRow, **changes: Any) -> EffectRow:  # noqa: ANN401
+        """As ``note``, without an event: what is seen of the effect changes with the event that follows.
+
+        Raises:
+            StaleWrite: the row has moved since it was read.
+        """
+        return self._changed(_NOTE, row, {"version_is": row.version}, **changes)
+
+    def announce(self, row: EffectRow, *, kind: str | None = None) -> None:
+        """Write an event of an effect that has just been inserted; its state's, if none is named."""
+        self.emit(kind or _KINDS[row.state], view(row).model_dump(mode="json"))
 
     def commit_order(self) -> int:
         """Return the next place among the turn's commits, and take it."""
@@ -232,6 +240,11 @@ class TurnUnit:
         """Change the turn's row, which this transaction holds; it is written with the events at its end."""
         self._set |= changes.keys()
         self.turn = replace(self.turn, **changes)
+
+    def emit_started(self) -> None:
+        """Write the first event of a turn that runs from now on."""
+        turn = self.turn
+        self.emit("turn_started", {"turn": turn.turn, "conversation": turn.conversation, "state": turn.state})
 
     def emit(self, kind: str, data: Mapping[str, Any]) -> None:
         """Write one event under the turn's next number, in this very transaction."""

@@ -12,7 +12,7 @@ from turnsaga.models import EffectRef, EffectView, Principal, TurnEvent, TurnVie
 from turnsaga.store import schema
 from turnsaga.store._payloads import load_object
 from turnsaga.store._rows import EffectRow, TurnRow, effect_row, settlement, turn_row, view
-from turnsaga.store._statements import EFFECT, EFFECTS_OF_TURN, OPEN_TURNS, matches
+from turnsaga.store._statements import EFFECT, EFFECTS_OF_TURN, OCCUPANT, matches
 
 __all__ = [
     "EventPage",
@@ -73,7 +73,7 @@ def turn_view(connection: Connection, who: Principal, turn: str) -> TurnView:
 def active_turn(connection: Connection, who: Principal, conversation: str) -> str | None:
     """Return the turn of a conversation that hasn't ended, if there is one."""
     mine = {"tenant_is": who.tenant, "user_is": who.user, "conversation_is": conversation}
-    return connection.execute(OPEN_TURNS, mine).scalar_one_or_none()
+    return connection.execute(OCCUPANT, mine).scalar_one_or_none()
 
 
 def latest_turn(connection: Connection, who: Principal, conversation: str) -> str | None:

@@ -29,8 +29,10 @@ from sqlalchemy import (
 __all__ = [
     "EPOCH",
     "MAX_TEXT",
+    "OCCUPYING",
     "OPEN",
     "OUTSTANDING",
+    "QUEUED",
     "SAFE_TEXTS",
     "UNSETTLED",
     "Instant",
@@ -57,7 +59,11 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 # The states of partial indexes, in the order of their predicates.
-OPEN: Final = ("running", "aborting", "failing")
+OCCUPYING: Final = ("running", "aborting", "failing")
+"""A turn that occupies its conversation."""
+QUEUED: Final = ("queued",)
+"""A turn that waits until its conversation is free."""
+OPEN: Final = (*QUEUED, *OCCUPYING)
 """A turn that hasn't ended."""
 UNSETTLED: Final = ("committing", "accepted", "unknown", "compensating", "compensation_failed")
 """An effect that keeps others off its business identity."""
@@ -194,8 +200,17 @@ turns = Table(
         "user",
         "conversation",
         unique=True,
-        sqlite_where=text(among(OPEN)),
-        postgresql_where=text(among(OPEN)),
+        sqlite_where=text(among(OCCUPYING)),
+        postgresql_where=text(among(OCCUPYING)),
+    ),
+    Index(
+        "ix_turns_queued",
+        "tenant",
+        "user",
+        "conversation",
+        "position",
+        sqlite_where=text(among(QUEUED)),
+        postgresql_where=text(among(QUEUED)),
     ),
     Index(
         "ix_turns_open",
@@ -271,6 +286,11 @@ effects = Table(
     # What the tool declared when the effect was prepared: a later deploy doesn't change its rules.
     Column("plan", Text, nullable=False),
     Column("policy", String(20), nullable=False),
+    Column("delay_ms", Integer, nullable=False, server_default=text("0")),
+    # What a person was shown; an answer must name it.
+    Column("shown_digest", String(64), nullable=False, server_default=text("''")),
+    # The version that prepare read of what the effect changes.
+    Column("read_version", Text),
     Column("reversible", Boolean, nullable=False),
     Column("keyed", Boolean, nullable=False),
     Column("can_look_up", Boolean, nullable=False),
@@ -288,6 +308,14 @@ effects = Table(
     Column("version", Integer, nullable=False),
     Column("token", Integer, nullable=False),
     Column("held_for", String(20)),
+    Column("expires_at", Instant),
+    Column("not_before", Instant),
+    # A person's answer: the first one counts, with what it was an answer to.
+    Column("decision", String(20)),
+    Column("decided_at", Instant),
+    Column("decided_by", SafeText),
+    Column("decided_via", String(20)),
+    Column("decided_version", Integer),
     Column("error", SafeText),
     Column("owned", Boolean, nullable=False),
     Column("commit_order", Integer),

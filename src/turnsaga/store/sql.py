@@ -12,8 +12,10 @@ from alembic.util import CommandError
 from sqlalchemy.exc import DatabaseError
 
 from turnsaga.errors import StoreUnavailable, StoreUnusable
+from turnsaga.ledger import TurnState
 from turnsaga.models import (
     CallRef,
+    Decision,
     EffectRef,
     EffectView,
     FenceAnswer,
@@ -24,7 +26,19 @@ from turnsaga.models import (
     TurnRef,
     TurnView,
 )
-from turnsaga.store import _commits, _deployment, _gate, _handing, _replies, _settling, _turns, _views
+from turnsaga.store import (
+    _commits,
+    _deployment,
+    _gate,
+    _handing,
+    _holding,
+    _preparing,
+    _queue,
+    _replies,
+    _settling,
+    _turns,
+    _views,
+)
 from turnsaga.store._engine import Database
 from turnsaga.store._rows import EffectRow
 from turnsaga.store.migrations import migrate
@@ -94,8 +108,12 @@ class SqlStore:
         """Complete the turn unless it is fenced or has effects in doubt."""
         return await self._database.write(_turns.complete, ref, now=self._clock())
 
-    async def undecided(self, ref: TurnRef) -> NextSteps:
-        """Return what has to be done about effects in doubt that no call works on any more."""
+    async def enter_turn(self, ref: TurnRef) -> TurnState:
+        """Let a queued turn begin if its conversation is free and it is next; return where it stands."""
+        return await self._database.write(_queue.enter, ref, now=self._clock())
+
+    async def undecided(self, ref: CallRef) -> NextSteps:
+        """Return what has to be done about a call's effect that is in doubt, once nothing works on it."""
         return await self._database.write(_turns.undecided, ref, now=self._clock())
 
     async def next_steps(
@@ -135,6 +153,10 @@ class SqlStore:
         """Return turns that may need a recovery, oldest first."""
         return await self._database.read(_deployment.turns_to_sweep, before=before, limit=limit)
 
+    async def answered_effects(self, ref: TurnRef) -> tuple[str, ...]:
+        """Return the effects of a turn that a person has confirmed and that aren't sent yet."""
+        return await self._database.read(_deployment.answered_effects, ref)
+
     # Replies
 
     async def step_context(self, ref: StepRef) -> _replies.StepContext:
@@ -161,19 +183,44 @@ class SqlStore:
 
     # Effects
 
-    async def call_context(self, ref: CallRef) -> _gate.CallContext:
+    async def call_context(self, ref: CallRef) -> _preparing.CallContext:
         """Return a stored call."""
-        return await self._database.read(_gate.call_context, ref)
+        return await self._database.read(_preparing.call_context, ref)
 
-    async def claim_commit(self, ref: CallRef, new: _gate.NewEffect | None) -> _gate.Claim:
-        """Prepare the call's effect if it has none yet, and open the gate."""
-        return await self._database.write(_gate.claim_commit, ref, new, now=self._clock())
+    async def claim_commit(
+        self,
+        ref: CallRef,
+        new: _preparing.NewEffect | None,
+        *,
+        gate: bool = True,
+        refreshed: _gate.Refreshed | None = None,
+    ) -> _gate.Claim:
+        """Prepare the call's effect if it has none yet, and open the gate, unless it is to stay shut."""
+        return await self._database.write(
+            _gate.claim_commit, ref, new, gate=gate, refreshed=refreshed, now=self._clock()
+        )
 
     async def draft_and_claim(
-        self, ref: CallRef, draft: Callable[[_gate.CallContext], _gate.NewEffect]
+        self,
+        ref: CallRef,
+        draft: Callable[[_preparing.CallContext], _preparing.NewEffect],
+        *,
+        gate: bool = True,
     ) -> _gate.Claim:
         """As ``call_context`` and ``claim_commit`` in one, for an effect that is drafted without waiting."""
-        return await self._database.write(_gate.draft_and_claim, ref, draft, now=self._clock())
+        return await self._database.write(_gate.draft_and_claim, ref, draft, gate=gate, now=self._clock())
+
+    async def due(self, ref: EffectRef, *, turn_ended: bool) -> tuple[EffectRow, bool]:
+        """Let a held effect go on whose wait is over; the second value tells that its turn is fenced."""
+        return await self._database.write(_holding.due, ref, turn_ended=turn_ended, now=self._clock())
+
+    async def decide(
+        self, decision: Decision, *, owner: Principal | None = None, turn: str | None = None
+    ) -> _holding.DecisionTaken:
+        """Take a person's answer about a held effect, if it is the first one and still counts."""
+        return await self._database.write(
+            _holding.decide, decision, owner=owner, turn=turn, now=self._clock()
+        )
 
     async def drop(self, ref: EffectRef, reason: str) -> EffectRow:
         """Release an effect that is prepared and not to be sent."""

@@ -12,8 +12,15 @@ from temporalio.exceptions import ApplicationError
 
 from turnsaga import settle
 from turnsaga.attempts import untorn
-from turnsaga.errors import OUTCOME_UNKNOWN, InvalidRequest, NotApplied, StoreUnavailable, ToolOutcome
-from turnsaga.keys import effect_id
+from turnsaga.errors import (
+    OUTCOME_UNKNOWN,
+    InvalidRequest,
+    KeyConflict,
+    NotApplied,
+    StoreUnavailable,
+    ToolOutcome,
+)
+from turnsaga.keys import digest, effect_id
 from turnsaga.ledger import State
 from turnsaga.models import CallOutcome, CallRef
 from turnsaga.store import (
@@ -27,8 +34,8 @@ from turnsaga.store import (
     plan_row,
 )
 from turnsaga.tool_activities._common import EXPECTED, INSIST, call_before, call_for, now, speak_of
-from turnsaga.tool_activities._drafts import draft, parse_call
-from turnsaga.tools import Committed, EffectTool, Prepared
+from turnsaga.tool_activities._drafts import draft, parse_call, refreshed
+from turnsaga.tools import CommitPolicy, Committed, EffectTool, Policy, parse_arguments
 
 __all__ = ["CommitAttempts"]
 
@@ -43,11 +50,18 @@ class CommitAttempts:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
+    async def prepare(self, tool: EffectTool[Any], ref: CallRef) -> CallOutcome:
+        """Prepare the call, whose effect is held; nothing is sent."""
+        return await self._run(tool, ref, gate=False)
+
     async def run(self, tool: EffectTool[Any], ref: CallRef) -> CallOutcome:
         """Prepare the call if it isn't, pass the gate, call, and write what came of it."""
+        return await self._run(tool, ref, gate=True)
+
+    async def _run(self, tool: EffectTool[Any], ref: CallRef, *, gate: bool) -> CallOutcome:
         try:
-            claim = await self._claimed(tool, ref)
-        except (InvalidRequest, NotApplied) as error:
+            claim = await self._claimed(tool, ref, gate=gate)
+        except (InvalidRequest, NotApplied, KeyConflict) as error:
             await self._store.record_result(ref, f"not run: {error}", is_error=True)
             return CallOutcome()
         except _Unprepared as error:
@@ -74,10 +88,17 @@ class CommitAttempts:
                     return await self._send(tool, _row(claim))
                 case Verdict.STORED:
                     return CallOutcome(effect=brief(_row(claim)))
+                case Verdict.HELD:
+                    return CallOutcome(effect=brief(_row(claim), now=now()))
                 case Verdict.REPEATED:
                     row = _row(claim)
-                    if row.state not in {State.PREPARED, State.COMMITTING} or now() >= waited_until:
-                        return CallOutcome(effect=brief(row))
+                    held = row.state is State.PREPARED and row.held_for not in {None, "resource"}
+                    ends = row.state not in {State.PREPARED, State.COMMITTING}
+                    if held or ends or now() >= waited_until:
+                        return CallOutcome(effect=brief(row), repeated=True)
+                case Verdict.OUTDATED:
+                    claim = await self._prepared_anew(tool, ref, _row(claim))
+                    continue
                 case Verdict.BUSY:
                     if now() >= waited_until:
                         why = f"not sent: waited {tool.limits.wait} for another effect ({claim.blocker})"
@@ -87,7 +108,21 @@ class CommitAttempts:
             await asyncio.sleep(_POLL_S)
             claim = await self._store.claim_commit(ref, None)
 
-    async def _claimed(self, tool: EffectTool[Any], ref: CallRef) -> Claim:
+    async def _prepared_anew(self, tool: EffectTool[Any], ref: CallRef, row: EffectRow) -> Claim:
+        """Prepare an effect once more that had to wait for another one, and claim it."""
+        try:
+            arguments = parse_arguments(tool, row.arguments)
+            prepared = None
+            if tool.prepare is not None:
+                told = call_for(row, row.key, tool.limits.call)
+                prepared = await _prepared(tool.prepare(arguments, told), within=tool.limits.call)
+            anew = _guarded(lambda: refreshed(tool, row, arguments, prepared))
+        except (InvalidRequest, NotApplied, _Unprepared) as error:
+            why = f"not sent: it waited for another effect, and can't be prepared any more ({error})"
+            return Claim(Verdict.STORED, await self._store.drop(row.ref, why))
+        return await self._store.claim_commit(ref, None, refreshed=anew)
+
+    async def _claimed(self, tool: EffectTool[Any], ref: CallRef, *, gate: bool) -> Claim:
         """Draft the call's effect if it has none, and claim it.
 
         A tool that prepares nothing needs to wait for nobody, so its call is read and claimed in one
@@ -97,10 +132,11 @@ class CommitAttempts:
             return await self._store.draft_and_claim(
                 ref,
                 lambda context: _guarded(lambda: draft(tool, ref, context, parse_call(tool, ref, context))),
+                gate=gate,
             )
         context = await self._store.call_context(ref)
         if context.effect is not None or context.fenced:
-            return await self._store.claim_commit(ref, None)
+            return await self._store.claim_commit(ref, None, gate=gate)
         if context.result is not None:
             return Claim(Verdict.ANSWERED)
         call = _guarded(lambda: parse_call(tool, ref, context))
@@ -109,7 +145,7 @@ class CommitAttempts:
         told = call_before(ref, context.user, call.key, tool.limits.call)
         prepared = await _prepared(tool.prepare(call.arguments, told), within=tool.limits.call)
         new = _guarded(lambda: draft(tool, ref, context, call, prepared))
-        return await self._store.claim_commit(ref, new)
+        return await self._store.claim_commit(ref, new, gate=gate)
 
     async def _send(self, tool: EffectTool[Any], row: EffectRow) -> CallOutcome:
         outcome = await self._sent(tool, row)
@@ -136,6 +172,9 @@ class CommitAttempts:
                     raise
 
     async def _sent(self, tool: EffectTool[Any], row: EffectRow) -> CommitOutcome:
+        stale = await _stale(tool, row)
+        if stale is not None:
+            return CommitOutcome(applied=False, error=stale)
         # An attempt that was paused past its moment must not send: whether its request can still land
         # is judged by others from this instant on.
         if row.send_by is not None and now() >= row.send_by:
@@ -165,6 +204,33 @@ class CommitAttempts:
         return CommitOutcome(applied=True, receipt={"returned": type(done).__name__}, result=None)
 
 
+async def _stale(tool: EffectTool[Any], row: EffectRow) -> str | None:
+    """Return why a held effect must not be sent: what it was prepared on, or its tool, has moved since.
+
+    The vendor's own check, where it has one, closes what is left between this look and the call.
+    """
+    if not Policy(CommitPolicy(row.policy), timedelta(milliseconds=row.delay_ms)).holds:
+        return None
+    try:
+        values = parse_arguments(tool, row.arguments).model_dump(mode="json")
+    except InvalidRequest as error:
+        return f"stale: not sent, its tool takes other arguments now ({error})"
+    if digest(values) != row.arguments_digest:
+        return "stale: not sent, its tool reads the arguments otherwise than when they were shown"
+    if tool.current is None or row.read_version is None:
+        return None
+    try:
+        version = await _prepared(
+            tool.current(load_object(row.request), call_for(row, row.key, tool.limits.call)),
+            within=tool.limits.call,
+        )
+    except (InvalidRequest, NotApplied, _Unprepared) as error:
+        return f"not sent: what it was prepared on can't be read now ({error})"
+    if version == row.read_version:
+        return None
+    return "stale: not sent, what it was prepared on has been changed since; read it again"
+
+
 class _Unprepared(Exception):  # it says what isn't done
     """A tool's own code failed before there was an effect; the text names the error's type alone."""
 
@@ -179,7 +245,7 @@ def _guarded(work: Callable[[], T]) -> T:
         raise _Unprepared(type(error).__name__) from error
 
 
-async def _prepared(work: Awaitable[Prepared], *, within: timedelta) -> Prepared:
+async def _prepared(work: Awaitable[T], *, within: timedelta) -> T:
     try:
         async with asyncio.timeout(within.total_seconds()):
             return await work

@@ -8,12 +8,12 @@ from pydantic import BaseModel
 
 from turnsaga.keys import canonical_json, digest, effect_key
 from turnsaga.models import CallRef
-from turnsaga.store import CallContext, NewEffect
+from turnsaga.store import CallContext, EffectRow, NewEffect, Refreshed, load_object
 from turnsaga.tool_activities._common import ms
 from turnsaga.tool_activities._plans import call_plan
-from turnsaga.tools import EffectTool, Keyed, Prepared, parse_arguments, sentence
+from turnsaga.tools import EffectTool, Keyed, Prepared, call_policy, card_of, parse_arguments, sentence
 
-__all__ = ["ParsedCall", "draft", "parse_call"]
+__all__ = ["ParsedCall", "draft", "parse_call", "refreshed"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,10 @@ def draft(
     """
     request = call.values if prepared is None else prepared.request
     canonical_json(request)
+    policy = call_policy(
+        card_of(tool), context.policies, wanted_again=context.occurrence > 1 and not tool.repeatable
+    )
+    title = sentence(tool.says, dict(call.arguments))
     identity = None if prepared is None else prepared.identity
     if identity is None and tool.identity is not None:
         identity = tool.identity(call.arguments)
@@ -72,8 +76,11 @@ def draft(
         key=call.key,
         request=request,
         resources=tuple(tool.resources(call.arguments)) if tool.resources is not None else (),
-        plan=call_plan(tool, ref.index, call.arguments),
-        policy=str(context.policies.get(tool.name, "immediate")),
+        plan=call_plan(tool, ref.index, call.arguments, held=policy.holds),
+        policy=policy,
+        confirm=limits.confirm,
+        shown_digest=_shown(tool, call, request, identity, title),
+        read_version=None if prepared is None else prepared.version,
         reversible=tool.reversible,
         keyed=tool.keyed,
         can_look_up=tool.lookup is not None,
@@ -84,6 +91,40 @@ def draft(
         landing_ms=ms(limits.landing_window),
         max_sends=limits.sends if tool.keyed else 1,
         max_undo_sends=limits.undo_sends,
-        title=sentence(tool.says, dict(call.arguments)),
+        title=title,
         no_undo_reason=tool.irreversible_because,
+    )
+
+
+def refreshed(
+    tool: EffectTool[Any], row: EffectRow, arguments: BaseModel, prepared: Prepared | None
+) -> Refreshed:
+    """Return what takes the place of an effect's request, prepared anew; nothing else of it changes.
+
+    Raises:
+        InvalidRequest: the request can't be written as canonical JSON.
+    """
+    values = arguments.model_dump(mode="json")
+    request = load_object(row.request) if prepared is None else prepared.request
+    canonical_json(request)
+    call = ParsedCall(arguments, values, row.key)
+    return Refreshed(
+        request=request,
+        shown_digest=_shown(tool, call, request, row.identity, row.title),
+        read_version=row.read_version if prepared is None else prepared.version,
+    )
+
+
+def _shown(
+    tool: EffectTool[Any], call: ParsedCall, request: Mapping[str, Any], identity: str | None, title: str
+) -> str:
+    """Return the digest that an answer must name: of all that a person may go by, and of what is sent."""
+    return digest(
+        {
+            "arguments": call.values,
+            "identity": identity,
+            "request": request,
+            "title": title,
+            "tool": tool.name,
+        }
     )

@@ -11,8 +11,18 @@ from turnsaga.tools import EffectTool, ReadTool, sentence
 __all__ = ["call_plan"]
 
 
-def call_plan(tool: EffectTool[Any] | ReadTool[Any], index: int, arguments: BaseModel) -> CallPlan:
-    """Return how a workflow runs one call of a tool: its sentences and its bounds."""
+def call_plan(
+    tool: EffectTool[Any] | ReadTool[Any],
+    index: int,
+    arguments: BaseModel,
+    *,
+    held: bool = False,
+    after: tuple[int, ...] = (),
+) -> CallPlan:
+    """Return how a workflow runs one call of a tool: its sentences and its bounds.
+
+    ``held`` says that its policy has it wait, prepared; ``after`` which calls of its reply come first.
+    """
     values = dict(arguments)
     if isinstance(tool, ReadTool):
         attempt = tool.timeout + MARGIN
@@ -37,4 +47,7 @@ def call_plan(tool: EffectTool[Any] | ReadTool[Any], index: int, arguments: Base
         undo_attempt_ms=ms(limits.undo_call + MARGIN),
         undo_total_ms=ms(limits.undo_total),
         resolve_ms=ms(limits.resolve),
+        held=held,
+        after=after,
+        ends_turn=tool.on_failure == "abort_turn",
     )

@@ -36,7 +36,7 @@ class ToolActivities:
             if isinstance(tool, ReadTool):
                 found.append(self._read_activity(tool))
                 continue
-            found.append(self._commit_activity(tool))
+            found += [self._prepare_activity(tool), self._commit_activity(tool)]
             if tool.lookup is not None:
                 found.append(self._lookup_activity(tool))
             if tool.compensate is not None:
@@ -44,6 +44,15 @@ class ToolActivities:
         return found
 
     # Activities are closures over their tool: one type a tool and phase, as they read in the Temporal UI.
+
+    def _prepare_activity(self, tool: EffectTool[Any]) -> Callable[..., object]:
+        @activity.defn(name=names.prepare_activity(tool.name))
+        async def prepare(ref: CallRef) -> CallOutcome:
+            bind_contextvars(tool=tool.name, turn=ref.turn)
+            async with heartbeating():
+                return await self._commits.prepare(tool, ref)
+
+        return prepare
 
     def _commit_activity(self, tool: EffectTool[Any]) -> Callable[..., object]:
         @activity.defn(name=names.commit_activity(tool.name))

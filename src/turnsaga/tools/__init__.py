@@ -7,9 +7,7 @@ irreversible and unkeyed: it fails closed.
 """
 
 from turnsaga.tools._declare import (
-    AVAILABLE_POLICIES,
     Call,
-    CommitPolicy,
     Committed,
     EffectTool,
     Found,
@@ -26,11 +24,18 @@ from turnsaga.tools._declare import (
     Tool,
     Undone,
 )
-from turnsaga.tools._policies import ToolCard, check_policies, commits_at_once
-from turnsaga.tools._registry import Tools, parse_arguments, sentence
+from turnsaga.tools._policies import (
+    CommitPolicy,
+    Policy,
+    ToolCard,
+    call_policy,
+    check_policies,
+    loosened,
+)
+from turnsaga.tools._registry import REPEAT, Tools, card_of, parse_arguments, sentence, wants_repeat
 
 __all__ = [
-    "AVAILABLE_POLICIES",
+    "REPEAT",
     "Call",
     "CommitPolicy",
     "Committed",
@@ -41,6 +46,7 @@ __all__ = [
     "Limits",
     "Missing",
     "Once",
+    "Policy",
     "Prepared",
     "ReadTool",
     "Repeat",
@@ -50,8 +56,11 @@ __all__ = [
     "ToolCard",
     "Tools",
     "Undone",
+    "call_policy",
+    "card_of",
     "check_policies",
-    "commits_at_once",
+    "loosened",
     "parse_arguments",
     "sentence",
+    "wants_repeat",
 ]

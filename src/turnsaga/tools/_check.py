@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from turnsaga.errors import DeclarationError, PolicyRefused
 from turnsaga.tools._declare import EffectTool, Keyed, ReadTool, Tool
-from turnsaga.tools._policies import checked_policy
+from turnsaga.tools._policies import read_policy
 
 __all__ = ["check"]
 
@@ -44,6 +44,7 @@ def _check_effect(tool: EffectTool[Any]) -> None:
     _check_function(tool.name, "commit", tool.commit, 2)
     for name, function, count in (
         ("prepare", tool.prepare, 2),
+        ("current", tool.current, 2),
         ("compensate", tool.compensate, 3),
         ("check_undone", tool.check_undone, 3),
         ("lookup", tool.lookup, 2),
@@ -52,17 +53,23 @@ def _check_effect(tool: EffectTool[Any]) -> None:
             _check_function(tool.name, name, function, count)
     if tool.summary is not None:
         _check_sentence(tool, "summary", tool.summary)
+    if tool.current is not None and tool.prepare is None:
+        raise DeclarationError(
+            tool.name, "current has nothing to compare with", "give prepare, and have it name the version"
+        )
     _check_undo(tool)
     _check_bounds(tool)
     if not tool.system.strip():
         raise DeclarationError(tool.name, "system is empty", "name the downstream system")
     if tool.commits is not None:
         try:
-            checked_policy(tool.name, tool.commits, reversible=tool.reversible)
+            read_policy(tool.name, tool.commits, reversible=tool.reversible)
         except PolicyRefused as error:
-            raise DeclarationError(
-                tool.name, str(error), "declare a policy that this version has, or none"
-            ) from None
+            raise DeclarationError(tool.name, str(error), "declare another policy, or none") from None
+    if tool.on_failure not in {"go_on", "abort_turn"}:
+        raise DeclarationError(
+            tool.name, f"on_failure is {tool.on_failure!r}", "declare 'go_on' or 'abort_turn'"
+        )
 
 
 def _check_undo(tool: EffectTool[Any]) -> None:
@@ -92,8 +99,8 @@ def _check_undo(tool: EffectTool[Any]) -> None:
 
 def _check_bounds(tool: EffectTool[Any]) -> None:
     limits = tool.limits
-    for name in ("send_by", "call", "landing_window", "wait", "resolve", "undo_call", "undo_total"):
-        if getattr(limits, name) <= timedelta(0) and name != "landing_window":
+    for name in ("send_by", "call", "confirm", "wait", "resolve", "undo_call", "undo_total"):
+        if getattr(limits, name) <= timedelta(0):
             raise DeclarationError(tool.name, f"limits.{name} isn't positive", "give a duration above zero")
     if limits.sends < 1 or limits.undo_sends < 1:
         raise DeclarationError(tool.name, "a budget of sends is below 1", "allow at least one send")

@@ -3,15 +3,12 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
 __all__ = [
-    "AVAILABLE_POLICIES",
     "Call",
-    "CommitPolicy",
     "Committed",
     "EffectTool",
     "Found",
@@ -31,20 +28,6 @@ __all__ = [
 
 A = TypeVar("A", bound=BaseModel)
 JsonObject = Mapping[str, Any]
-
-
-class CommitPolicy(StrEnum):
-    """When a tool's effect is committed. ``!`` asks by name for an irreversible one to commit at once."""
-
-    CONFIRMED = "confirmed"
-    TURN_END = "turn_end"
-    IMMEDIATE = "immediate"
-    IMMEDIATE_BY_NAME = "immediate!"
-    OFF = "off"
-
-
-AVAILABLE_POLICIES: Final = frozenset({CommitPolicy.IMMEDIATE, CommitPolicy.IMMEDIATE_BY_NAME})
-"""The policies that this version carries out; the others are refused by name."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +57,8 @@ class Limits:
     ``send_by``: how long after its claim an attempt may still send. ``call``: one call to the system.
     ``sends``: how often a keyed request is sent at most. ``landing_window``: how long after its last
     moment of sending a request can still take effect; a "not found" is believed only after that.
-    ``wait``: how long a call waits for a busy resource. ``resolve``: how long the outcome of a lost call
+    ``confirm``: how long the user is asked before the effect is released. ``wait``: how long a call waits
+    for a busy resource. ``resolve``: how long the outcome of a lost call
     is looked for before it is handed to a person. ``undo_sends`` and ``undo_total`` bound the undo, which
     has a budget of its own.
     """
@@ -83,6 +67,7 @@ class Limits:
     call: timedelta = timedelta(seconds=30)
     sends: int = 5
     landing_window: timedelta = timedelta(seconds=30)
+    confirm: timedelta = timedelta(minutes=10)
     wait: timedelta = timedelta(seconds=30)
     resolve: timedelta = timedelta(minutes=2)
     undo_call: timedelta = timedelta(seconds=30)
@@ -115,10 +100,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The exact request that will be sent, a JSON object, and the business identity that it is about."""
+    """The exact request that will be sent, a JSON object, and the business identity that it is about.
+
+    ``version`` is what was read of the thing that it changes: an effect that is held is refused as stale
+    if ``EffectTool.current`` then says another.
+    """
 
     request: JsonObject
     identity: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True)
@@ -188,7 +178,9 @@ class EffectTool(Generic[A]):
         commit: sends the stored request; raises ``NotApplied`` or ``StillRunning`` where it knows better
             than "unknown".
         prepare: checks preconditions and returns the exact request; without it the request is the
-            parsed arguments as JSON. Must change nothing outside.
+            parsed arguments as JSON. Must change nothing outside, and may be asked again for an effect
+            that had to wait for another one on the same resource.
+        current: returns the version now of what ``prepare`` read, None if it is gone.
         reversible: True needs ``compensate``; False needs ``irreversible_because``.
         compensate: undoes what ``receipt`` names, and returns evidence.
         check_undone: reads back whether the effect is gone; an undo that it denies isn't believed.
@@ -200,7 +192,9 @@ class EffectTool(Generic[A]):
         identity: the business identity of the arguments ("INV-7"), unless ``prepare`` names it.
         resources: names of what the effect touches; effects on one resource are ordered across turns.
         repeatable: a repeat with the same arguments in one turn is a new effect rather than the same.
-        commits: the default policy; None takes the strictest that this version has.
+        commits: when its effects are committed, such as "turn_end" or "confirmed+10s"; None is
+            "turn_end" for a reversible tool and "confirmed" for another.
+        on_failure: what a commit that fails does to its turn: nothing, or stop it and undo the rest.
         limits: bounds of calls.
     """
 
@@ -212,6 +206,7 @@ class EffectTool(Generic[A]):
     summary: str | None = None
     commit: Callable[[JsonObject, Call], Awaitable[Committed]]
     prepare: Callable[[A, Call], Awaitable[Prepared]] | None = None
+    current: Callable[[JsonObject, Call], Awaitable[str | None]] | None = None
     reversible: bool = False
     compensate: Callable[[JsonObject, JsonObject, Call], Awaitable[Undone]] | None = None
     check_undone: Callable[[JsonObject, JsonObject, Call], Awaitable[bool]] | None = None
@@ -223,7 +218,8 @@ class EffectTool(Generic[A]):
     identity: Callable[[A], str] | None = None
     resources: Callable[[A], Sequence[str]] | None = None
     repeatable: bool = False
-    commits: CommitPolicy | str | None = None
+    commits: str | None = None
+    on_failure: Literal["go_on", "abort_turn"] = "go_on"
     limits: Limits = field(default_factory=Limits)
 
     @property

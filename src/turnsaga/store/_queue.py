@@ -1,0 +1,83 @@
+"""Turns that wait for the conversation's earlier ones. One at a time runs; they begin in their order."""
+
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, func, select, update
+
+from turnsaga.ledger import TurnEventName, TurnState
+from turnsaga.models import TurnRef
+from turnsaga.store import schema
+from turnsaga.store._statements import OCCUPANT, TURN, matches
+from turnsaga.store._unit import TurnUnit
+
+__all__ = ["MAX_QUEUED", "begin_next", "enter", "first_queued", "queue_length"]
+
+MAX_QUEUED: Final = 20
+"""Turns that may wait in one conversation: more of them are a client that went wild."""
+
+_turns, _conversations = schema.turns, schema.conversations
+_OF_CONVERSATION: Final = matches(_turns.c.tenant, _turns.c.user, _turns.c.conversation)
+_IS_QUEUED: Final = schema.one_of(_turns.c.state, schema.QUEUED)
+_FIRST: Final = (
+    select(_turns.c.turn).where(_OF_CONVERSATION & _IS_QUEUED).order_by(_turns.c.position).limit(1)
+)
+_LENGTH: Final = select(func.count()).select_from(_turns).where(_OF_CONVERSATION & _IS_QUEUED)
+_LOCK: Final = (
+    update(_conversations)
+    .where(matches(_conversations.c.tenant, _conversations.c.user, _conversations.c.conversation))
+    .values(turns=_conversations.c.turns)
+)
+
+
+def first_queued(connection: Connection, conversation: dict[str, Any]) -> str | None:
+    """Return the turn that begins next in a conversation, if one waits."""
+    return connection.execute(_FIRST, conversation).scalar_one_or_none()
+
+
+def queue_length(connection: Connection, conversation: dict[str, Any]) -> int:
+    """Return how many turns of a conversation wait."""
+    return connection.execute(_LENGTH, conversation).scalar_one()
+
+
+def begin_next(unit: TurnUnit) -> str | None:
+    """Let the conversation's next turn begin, since the one that is held here has ended, and name it."""
+    conversation = _conversation_of(unit)
+    if first_queued(unit.connection, conversation) is None:
+        return None
+    # A start, a turn that asks whether it may begin, and this one: one after the other.
+    unit.connection.execute(_LOCK, conversation)
+    turn = first_queued(unit.connection, conversation)
+    if turn is None:
+        return None
+    waiting = TurnUnit.hold(unit.connection, TurnRef(tenant=unit.turn.tenant, turn=turn), unit.now)
+    return turn if _begun(waiting) else None
+
+
+def enter(connection: Connection, ref: TurnRef, *, now: datetime) -> TurnState:
+    """Let a queued turn begin if its conversation is free and it is next; return where it stands.
+
+    Whoever ends a turn lets the next one begin. This is for a turn that was queued in that very moment.
+    """
+    row = connection.execute(TURN, {"tenant_is": ref.tenant, "turn_is": ref.turn}).one()
+    conversation = {"tenant_is": row.tenant, "user_is": row.user, "conversation_is": row.conversation}
+    connection.execute(_LOCK, conversation)
+    unit = TurnUnit.hold(connection, ref, now)
+    if unit.turn.state is TurnState.QUEUED:
+        occupied = connection.execute(OCCUPANT, conversation).scalar_one_or_none() is not None
+        if not occupied and first_queued(connection, conversation) == ref.turn:
+            _begun(unit)
+    return unit.turn.state
+
+
+def _begun(unit: TurnUnit) -> bool:
+    if unit.turn.state is not TurnState.QUEUED:
+        return False
+    unit.advance_turn(TurnEventName.BEGUN)
+    unit.emit_started()
+    return True
+
+
+def _conversation_of(unit: TurnUnit) -> dict[str, Any]:
+    turn = unit.turn
+    return {"tenant_is": turn.tenant, "user_is": turn.user, "conversation_is": turn.conversation}
