@@ -232,7 +232,7 @@ class ModelActivities:
             policy = call_policy(
                 card_of(tool), policies, wanted_again=call.occurrence > 1 and not tool.repeatable
             )
-            touched = [] if tool.resources is None else tool.resources(arguments)
+            touched: Sequence[str] = () if tool.resources is None else tool.resources(arguments)
             places = [(tool.system, resource) for resource in touched]
             after = tuple(sorted({last[place] for place in places if place in last}))
             last.update(dict.fromkeys(places, call.index))

@@ -21,6 +21,7 @@ from turnsaga.errors import (
     DecisionRefused,
     EngineUnavailable,
     InvalidRequest,
+    PolicyLoosened,
     PolicyRefused,
     RequestRefused,
     StartConflict,
@@ -176,6 +177,8 @@ async def _on_refused(_request: Request, error: Exception) -> Response:
     match error:
         case TurnInProgress() | StartConflict():
             members: dict[str, object] = {"turn": error.turn}
+        case PolicyLoosened():
+            members = {"tool": error.tool, "policy": error.policy, "role": "service"}
         case PolicyRefused():
             members = {"tool": error.tool, "policy": error.policy}
         case DecisionRefused():

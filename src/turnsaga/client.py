@@ -132,7 +132,7 @@ class TurnClient:
             raise InvalidRequest("message", f"longer than {MAX_MESSAGE} characters")
         if deadline_ms is not None and not 1 <= deadline_ms <= 24 * 3600 * 1000:
             raise InvalidRequest("deadline_ms", "must be from 1 to 86400000 (a day)")
-        checked = await self._checked(policies, may_loosen=may_loosen) if policies else {}
+        checked = await self._checked(policies or {}, may_loosen=may_loosen)
         started = await self._store.start_turn(
             NewTurn(
                 principal=who,
@@ -154,6 +154,8 @@ class TurnClient:
         return started
 
     async def _checked(self, policies: Mapping[str, str], *, may_loosen: bool) -> Mapping[str, Policy]:
+        if not policies:
+            return {}
         cards = await self._store.tool_cards()
         checked = check_policies(cards, policies)
         if not may_loosen:

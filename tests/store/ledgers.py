@@ -80,7 +80,7 @@ class Ledger:
 
     async def claim_anew(self, ref: TurnRef, index: int = 0, **changes: Any) -> Claim:
         """Claim an effect that the gate found outdated, prepared anew."""
-        fields = {"request": {"n": index}, "shown_digest": "anew", "read_version": None}
+        fields: dict[str, Any] = {"request": {"n": index}, "shown_digest": "anew", "read_version": None}
         refreshed = Refreshed(**{**fields, **changes})
         return await self.store.claim_commit(self.call(ref, index), None, refreshed=refreshed)
 

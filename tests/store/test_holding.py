@@ -70,7 +70,12 @@ async def test_what_is_shown_is_what_an_answer_must_name(ledger: Ledger) -> None
 
     assert (view.held_for, view.version, view.digest) == ("confirmation", row.version, row.shown_digest)
     assert view.expires_at == ledger.clock.now + timedelta(minutes=10)
-    for wrong in ({"version": row.version + 1}, {"digest": "x"}, {"version": row.version - 1 or 7}):
+    wrongs: list[dict[str, Any]] = [
+        {"version": row.version + 1},
+        {"digest": "x"},
+        {"version": row.version - 1 or 7},
+    ]
+    for wrong in wrongs:
         assert (await answer(ledger, row, **wrong)).answer == "changed"
     assert (await gate(ledger, ref)).verdict is Verdict.HELD
 
@@ -138,7 +143,8 @@ async def test_abort_withdraws_the_question_at_once(ledger: Ledger) -> None:
 async def test_foreign_answer_finds_nothing_and_changes_nothing(ledger: Ledger) -> None:
     ref, other = await ledger.turn(), await ledger.turn()
     row = await prepare(ledger, ref)
-    for wrong in ({"owner": BOB}, {"owner": EVE}, {"tenant": "other"}, {"effect": "eff_x"}):
+    wrongs: list[dict[str, Any]] = [{"owner": BOB}, {"owner": EVE}, {"tenant": "other"}, {"effect": "eff_x"}]
+    for wrong in wrongs:
         with pytest.raises(NotFound):
             await answer(ledger, row, **wrong)
     decision = Decision(

@@ -6,7 +6,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnsaga.client import TurnClient
 from turnsaga.models import CallPlan, CallRef, EffectRef, FenceRequest, Principal, StepRef, TurnRef
-from turnsaga.store import CommitOutcome, NewCall, NewEffect, NewReply, SqlStore
+from turnsaga.store import CommitOutcome, EffectRow, NewCall, NewEffect, NewReply, SqlStore
 from turnsaga.tools import CommitPolicy, Policy, ToolCard
 from web.app import create_app
 from web.identity import HEADER, Identity
@@ -109,17 +109,39 @@ class Api:
 
     async def commit(self, turn: str, *, who: Principal = ADA, reversible: bool = False) -> str:
         """Commit one effect in a turn and return its id."""
-        step = next(_keys)
-        call = NewCall(call_id="c", tool="send_mail", arguments="{}", kind="effect")
-        reply = NewReply(text="", finish="tool_calls", input_tokens=1, output_tokens=1, calls=(call,))
-        assert await self.store.record_reply(StepRef(tenant=who.tenant, turn=turn, step=step), reply)
-        ref = CallRef(tenant=who.tenant, turn=turn, step=step, index=0)
-        claim = await self.store.claim_commit(ref, _new_effect(f"ts1_{turn}_{step}"[:64], reversible))
+        ref = await self._called(turn, who)
+        claim = await self.store.claim_commit(ref, _new_effect(f"ts1_{turn}_{ref.step}"[:64], reversible))
         assert claim.row is not None
         row = claim.row
         effect = EffectRef(tenant=row.tenant, turn=row.turn, effect=row.effect)
         await self.store.record_commit(effect, row.token, CommitOutcome(applied=True, receipt={"id": "r"}))
         return row.effect
+
+    async def hold(self, turn: str, *, who: Principal = ADA, reversible: bool = False) -> str:
+        """Prepare one effect that waits for its user's confirmation, and return its id."""
+        ref = await self._called(turn, who)
+        new = _new_effect(f"ts1_{turn}_{ref.step}"[:64], reversible)
+        asking = replace(new, policy=Policy(CommitPolicy.CONFIRMED))
+        claim = await self.store.claim_commit(ref, asking, gate=False)
+        assert claim.row is not None
+        return claim.row.effect
+
+    async def _called(self, turn: str, who: Principal) -> CallRef:
+        step = next(_keys)
+        call = NewCall(call_id="c", tool="send_mail", arguments="{}", kind="effect")
+        reply = NewReply(text="", finish="tool_calls", input_tokens=1, output_tokens=1, calls=(call,))
+        assert await self.store.record_reply(StepRef(tenant=who.tenant, turn=turn, step=step), reply)
+        return CallRef(tenant=who.tenant, turn=turn, step=step, index=0)
+
+    @staticmethod
+    def ref(who: Principal, turn: str, effect: str) -> EffectRef:
+        """Return the name of an effect."""
+        return EffectRef(tenant=who.tenant, turn=turn, effect=effect)
+
+    @staticmethod
+    def call(row: EffectRow) -> CallRef:
+        """Return the call that prepared an effect."""
+        return CallRef(tenant=row.tenant, turn=row.turn, step=row.step, index=row.call)
 
     async def standing(self, conversation: str = "c1", *, who: Principal = ADA) -> str:
         """Leave one effect standing after an aborted turn, and return its id."""

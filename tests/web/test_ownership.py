@@ -15,11 +15,12 @@ OWN_NAMES = "/v1/conversations/{conversation}/turns"
 
 @dataclass(frozen=True)
 class Route:
-    """A route and the status that it has for what isn't the caller's."""
+    """A route, the status that it has for what isn't the caller's, and whether it answers a held effect."""
 
     method: str
     path: str
     status: int = 404
+    answers: bool = False
 
 
 ROUTES = (
@@ -30,6 +31,8 @@ ROUTES = (
     Route("GET", "/v1/effects/{effect}"),
     Route("GET", "/v1/effects/by-key/{key}"),
     Route("POST", "/v1/effects/{effect}/acknowledge"),
+    Route("POST", "/v1/effects/{effect}/confirm", answers=True),
+    Route("POST", "/v1/effects/{effect}/reject", answers=True),
     Route("POST", "/v1/conversations/{conversation}/abort"),
     # Names of conversations are their owner's: the list of one that has nothing is empty.
     Route("GET", "/v1/conversations/{conversation}/effects", 200),
@@ -55,7 +58,7 @@ def test_every_route_with_an_id_is_in_the_table(api: Api) -> None:
 )
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 async def test_foreign_id_is_answered_as_an_unknown_one(api: Api, route: Route, who: Principal) -> None:
-    ids = await ids_of_a_turn_with_an_effect(api)
+    ids = await ids_of_a_turn_with_an_effect(api, held=route.answers)
     name = route.path.partition("{")[2].partition("}")[0]
 
     foreign = await ask(api, route, ids, identity(who))
@@ -68,7 +71,7 @@ async def test_foreign_id_is_answered_as_an_unknown_one(api: Api, route: Route, 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 async def test_owner_is_answered_otherwise(api: Api, route: Route) -> None:
     """Without it the test above would hold for a route that knows nobody's ids."""
-    ids = await ids_of_a_turn_with_an_effect(api)
+    ids = await ids_of_a_turn_with_an_effect(api, held=route.answers)
     if route.path.endswith(("settled&timeout=5", "/events")):
         await api.complete(ids["turn"])
 
@@ -80,7 +83,7 @@ async def test_owner_is_answered_otherwise(api: Api, route: Route) -> None:
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.method == "POST"], ids=lambda r: r.path)
 async def test_foreign_call_writes_nothing(api: Api, route: Route) -> None:
-    ids = await ids_of_a_turn_with_an_effect(api)
+    ids = await ids_of_a_turn_with_an_effect(api, held=route.answers)
     before = await api.store.event_page(ADA, ids["turn"], after=0)
 
     await ask(api, route, ids, identity(STRANGER))
@@ -89,15 +92,16 @@ async def test_foreign_call_writes_nothing(api: Api, route: Route) -> None:
     assert api.temporal.signalled == []
 
 
-async def ids_of_a_turn_with_an_effect(api: Api) -> dict[str, str]:
+async def ids_of_a_turn_with_an_effect(api: Api, *, held: bool) -> dict[str, str]:
     turn = await api.start("c-of-ada")
-    effect = await api.commit(turn)
+    effect = await (api.hold(turn) if held else api.commit(turn))
     key = (await api.store.effect_view(ADA, effect)).key
     return {"turn": turn, "effect": effect, "key": key, "conversation": "c-of-ada"}
 
 
 async def ask(api: Api, route: Route, ids: dict[str, str], headers: dict[str, str]) -> httpx.Response:
-    return await api.http.request(route.method, route.path.format(**ids), headers=headers)
+    body = {"version": 1, "digest": "shown"} if route.answers else None
+    return await api.http.request(route.method, route.path.format(**ids), headers=headers, json=body)
 
 
 def same(answer: httpx.Response, name: str) -> tuple[int, list[tuple[str, str]], str]:

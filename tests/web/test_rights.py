@@ -1,4 +1,4 @@
-"""Who may have an irreversible tool run: all may tighten policies, a service alone may loosen them."""
+"""Who may say when tools commit: all may tighten the deployment's policies, a service may loosen them."""
 
 import json
 from collections.abc import AsyncIterator
@@ -16,12 +16,13 @@ CARDS = {
     "send_mail": ToolCard(name="send_mail", description="", system="MAIL", reversible=False),
     "page": ToolCard(name="page", description="", system="PAGER", reversible=False, commits="immediate!"),
     "book": ToolCard(name="book", description="", system="CRM", reversible=True),
+    "pay": ToolCard(name="pay", description="", system="PAY", reversible=True, commits="turn_end+10s"),
 }
 
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Api]:
-    """Run the app with bearer tokens and three tools."""
+    """Run the app with bearer tokens and four tools."""
     settings = settings_of(jwt_issuer=ISSUER, jwt_audience=AUDIENCE, jwt_keys=json.dumps(key_set("r")))
     async with api_over(tmp_path, settings=settings) as api:
         del api.http.headers[HEADER]
@@ -37,36 +38,52 @@ async def start(api: Api, policies: dict[str, str], headers: dict[str, str]) -> 
     )
 
 
+LOOSER = [
+    {"send_mail": "immediate!"},
+    {"send_mail": "turn_end"},
+    {"book": "immediate"},
+    {"book": "immediate!"},
+    {"pay": "turn_end+9s"},
+    {"pay": "immediate+1h"},
+    {"page": "immediate!", "send_mail": "off", "book": "immediate"},
+]
+
+
 @pytest.mark.parametrize("role", ["user", "operator", None])
-@pytest.mark.parametrize(
-    "policies",
-    [{"send_mail": "immediate!"}, {"book": "immediate", "page": "immediate!", "send_mail": "immediate!"}],
-    ids=["alone", "among others"],
-)
-async def test_only_a_service_has_an_irreversible_tool_run(
+@pytest.mark.parametrize("policies", LOOSER, ids=str)
+async def test_only_a_service_loosens_what_the_deployment_says(
     guarded: Api, role: str | None, policies: dict[str, str]
 ) -> None:
     answer = await start(guarded, policies, bearer(token(role=role)))
 
-    problem = assert_problem(answer, 403, "forbidden", tool="send_mail", policy="immediate!", role="service")
-    assert [word for word in ("send_mail", "immediate!", "service") if word not in problem["detail"]] == []
+    tool, policy = list(policies.items())[-1]
+    problem = assert_problem(answer, 403, "forbidden", tool=tool, policy=policy, role="service")
+    assert [word for word in (tool, policy, "service") if word not in problem["detail"]] == []
     assert guarded.temporal.started == []
     assert await guarded.store.latest_turn(ADA, "c1") is None
 
 
-async def test_service_has_an_irreversible_tool_run(guarded: Api) -> None:
-    answer = await start(guarded, {"send_mail": "immediate!"}, bearer(token(role="service")))
-
-    assert answer.status_code == 201
+@pytest.mark.parametrize("policies", LOOSER, ids=str)
+async def test_service_may_loosen(guarded: Api, policies: dict[str, str]) -> None:
+    assert (await start(guarded, policies, bearer(token(role="service")))).status_code == 201
 
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(
     "policies",
-    [{}, {"book": "immediate"}, {"book": "immediate!"}, {"page": "immediate!"}],
-    ids=["none", "reversible", "reversible by name", "as the tool says itself"],
+    [
+        {},
+        {"book": "turn_end"},
+        {"book": "confirmed", "send_mail": "off"},
+        {"book": "turn_end+5s", "send_mail": "confirmed+1m"},
+        {"page": "immediate!"},
+        {"page": "confirmed"},
+        {"pay": "turn_end+10s"},
+        {"pay": "turn_end+11s"},
+    ],
+    ids=str,
 )
-async def test_what_loosens_nothing_is_every_roles(guarded: Api, role: str, policies: dict[str, str]) -> None:
+async def test_every_role_may_tighten(guarded: Api, role: str, policies: dict[str, str]) -> None:
     assert (await start(guarded, policies, bearer(token(role=role)))).status_code == 201
 
 

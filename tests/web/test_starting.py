@@ -147,7 +147,7 @@ async def test_every_wrong_field_is_told(api: Api) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("on_busy", "abort"), ("on_busy", "queue"), ("on_disconnect", "hold"), ("on_disconnect", "abort")],
+    [("on_disconnect", "hold"), ("on_disconnect", "abort")],
 )
 async def test_choice_of_a_later_version_is_refused_by_name(api: Api, field: str, value: str) -> None:
     problem = assert_problem(await post(api, {"message": "a", field: value}), 422, "unsupported", field=field)
@@ -155,6 +155,28 @@ async def test_choice_of_a_later_version_is_refused_by_name(api: Api, field: str
     assert value in problem["detail"]
     assert "comes with a later version" in problem["detail"]
     assert await api.store.active_turn(ADA, "c1") is None
+
+
+async def test_turn_that_runs_is_waited_for_or_stopped_as_asked(api: Api) -> None:
+    first = await api.start("c1")
+    refused = await post(api, {"message": "a"}, **{"Idempotency-Key": "refused"})
+    queued = await post(api, {"message": "b", "on_busy": "queue"}, **{"Idempotency-Key": "queued"})
+    again = await post(api, {"message": "b", "on_busy": "queue"}, **{"Idempotency-Key": "queued"})
+    other = await post(api, {"message": "b"}, **{"Idempotency-Key": "queued"})
+    aborts = await post(api, {"message": "c", "on_busy": "abort"}, **{"Idempotency-Key": "aborts"})
+    views = [
+        (await api.http.get(f"/v1/turns/{turn}")).json()
+        for turn in (first, queued.json()["turn"], aborts.json()["turn"])
+    ]
+
+    assert_problem(refused, 409, "turn_in_progress", turn=first)
+    assert (queued.status_code, queued.json()["state"]) == (201, "queued")
+    assert (again.status_code, again.json()) == (200, queued.json())
+    assert_problem(other, 422, "idempotency_conflict", turn=queued.json()["turn"])
+    assert aborts.status_code == 201
+    assert [view["state"] for view in views] == ["aborting", "queued", "queued"]
+    assert views[1]["settlement"] is None
+    assert api.temporal.signalled == [first]
 
 
 async def test_choices_and_null_that_mean_the_default_are_taken(api: Api) -> None:
@@ -174,7 +196,8 @@ async def test_body_is_json_whatever_its_content_type_says(api: Api) -> None:
     [
         ({"send_mail": "immediate"}, "send_mail"),
         ({"send_mail": "whenever"}, "send_mail"),
-        ({"send_mail": "confirmed"}, "send_mail"),
+        ({"send_mail": "confirmed+25h"}, "send_mail"),
+        ({"send_mail": "off+1s"}, "send_mail"),
         ({"find": "off"}, "find"),
         ({"unheard_of": "immediate!"}, "unheard_of"),
     ],

@@ -248,8 +248,9 @@ async def test_repeat_is_the_first_effect_and_one_on_purpose_asks_the_user(
     turns: Turns, sandbox: SandboxProcess
 ) -> None:
     name = invoice()
-    again = charge(name)
-    wanted = {**again, "args": {**again["args"], "repeat_on_purpose": True}}  # type: ignore[dict-item]
+    arguments = {"customer": "cus_1", "amount": "10.00", "currency": "EUR", "invoice": name}
+    again = call("charge_card", **arguments)
+    wanted = call("charge_card", **arguments, repeat_on_purpose=True)
     started = await turns.start(reply(again), reply(again), reply(wanted), RESULTS)
     shown = await held(turns, started, "charge_card", "confirmation")
     before = await charges(sandbox, name)

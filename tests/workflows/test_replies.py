@@ -7,7 +7,7 @@ import pytest
 from temporalio.client import Client
 
 from tests.stack import WHO, SandboxProcess, Turns, call, reply, say, turns_over
-from tests.workflows.steps import THINKING, charge, charges, invoice, truth_of
+from tests.workflows.steps import THINKING, charge, charges, invoice
 from turnsaga.ledger import TurnState
 from turnsaga.models import StepRef
 from turnsaga.store import NewReply, StoredReply
@@ -59,22 +59,6 @@ async def test_unknown_tool_beside_a_charge_gets_an_error_and_the_turn_goes_on(
     assert view.state is TurnState.COMPLETED
     assert "there is no tool 'transfer_gold'" in text
     assert await charges(sandbox, name) == 1
-
-
-async def test_irreversible_tool_that_nobody_asked_for_by_name_isn_t_sent(
-    turns: Turns, sandbox: SandboxProcess
-) -> None:
-    name = invoice()
-    started = await turns.start(
-        reply(call("send_invoice_email", to="ada@example.com", invoice=name, amount="10.00")),
-        say("{{results}}"),
-    )
-    view = await turns.settled(started)
-    text = "".join(event.data["text"] for event in await turns.events(started) if event.kind == "text_delta")
-
-    assert view.effects == ()
-    assert "confirmation" in text
-    assert name not in {true.identity for true in (await truth_of(sandbox)).effects}
 
 
 async def test_model_that_fails_first_is_asked_again_and_runs_its_calls_once(

@@ -37,7 +37,7 @@ _FARTHEST: Final = 64
 _AHEAD: Final = sorted(IN_DOUBT | {State.PREPARED})
 
 
-def _earlier_on_resource() -> Select[tuple[str, str, str | None]]:
+def _earlier_on_resource() -> Select[str, str, str | None]:
     mine, other, effect, turn = _resources, _resources.alias(), _effects, _turns
     return (
         select(effect.c.title, effect.c.turn, effect.c.held_for)
@@ -69,7 +69,7 @@ def _earlier_on_resource() -> Select[tuple[str, str, str | None]]:
     )
 
 
-def _committed_before() -> Select[tuple[str]]:
+def _committed_before() -> Select[str]:
     mine, other, effect = _resources, _resources.alias(), _effects
     return (
         select(effect.c.effect)
