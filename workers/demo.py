@@ -29,6 +29,9 @@ _SYSTEMS: Final = {
     "update_record": "crm",
     "send_invoice_email": "mail",
 }
+# The story names when each tool commits, so that it doesn't depend on this deployment's settings.
+_AT_ONCE: Final = {"charge_card": "immediate", "create_record": "immediate", "update_record": "immediate"}
+_ASKED: Final = {**_AT_ONCE, "send_invoice_email": "confirmed"}
 _USER: Final = {"X-Turnsaga-User": "demo/ada"}
 _PATIENCE_S: Final = 60.0
 
@@ -66,16 +69,22 @@ class _Story:
         found: dict[str, Any] = (await self.web.get(f"/v1/turns/{turn}")).raise_for_status().json()
         return found
 
-    async def until(self, turn: str, tool: str, state: str) -> dict[str, Any]:
-        """Wait until an effect of that tool is in that state, and return it."""
+    async def until(self, turn: str, tool: str, **shown: str) -> dict[str, Any]:
+        """Wait until an effect of that tool shows these fields, and return it."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + _PATIENCE_S
         while loop.time() < give_up:
             for effect in (await self.view(turn))["effects"]:
-                if effect["tool"] == tool and effect["state"] == state:
+                if effect["tool"] == tool and shown.items() <= effect.items():
                     return dict(effect)
             await asyncio.sleep(0.02)
-        raise _StoryFailed(f"{tool} of {turn} didn't become {state} within {_PATIENCE_S:.0f} s")
+        raise _StoryFailed(f"{tool} of {turn} didn't come to {shown} within {_PATIENCE_S:.0f} s")
+
+    async def confirm(self, held: Mapping[str, Any]) -> None:
+        """Press Confirm on what is held, as it was shown."""
+        body = {"version": held["version"], "digest": held["digest"]}
+        answer = await self.web.post(f"/v1/effects/{held['effect']}/confirm", json=body)
+        _must(answer.status_code == 202, f"the confirmation was answered {answer.status_code}: {answer.text}")
 
     async def abort(self, turn: str, reason: str) -> None:
         """Press Stop."""
@@ -192,7 +201,7 @@ async def _tell(stack: _Stack, console: Console, *, drop_response: bool) -> int:
 
 
 async def _completes(story: _Story) -> None:
-    story.tell("a turn that completes: it finds a customer, charges, and notes it in the CRM")
+    story.tell("a turn that completes: it finds a customer, notes it in the CRM, and charges at its end")
     await story.pay()
     turn = await story.start(
         "completes",
@@ -204,37 +213,54 @@ async def _completes(story: _Story) -> None:
             ]
         },
         {"text": ["Charged: {{results}}"]},
+        policies={**_AT_ONCE, "charge_card": "turn_end"},
     )
     await story.settled(turn, "completed")
+    said = await story.text(turn)
+    _must("takes effect when this turn ends" in said, f"the model wasn't told that it is held: {said!r}")
 
 
 async def _is_aborted(story: _Story) -> None:
-    story.tell("a turn that is stopped while a charge is in flight, after a record was created and changed")
+    story.tell(
+        "a turn that is stopped while a charge is in flight, after a record was created and changed, "
+        "with a mail held for confirmation"
+    )
     await story.pay(latency_ms=1200)
     turn = await story.start(
         "aborted",
         {"calls": [_call("create_record", kind="order", id="O-2", fields={"state": "open"})]},
         {"calls": [_call("update_record", kind="order", id="O-2", fields={"state": "paid"})]},
-        {"text": ["Charging."], "calls": [_charge("INV-2")]},
+        {
+            "text": ["Charging."],
+            "calls": [
+                _call("send_invoice_email", to="ada@example.com", invoice="INV-2", amount="120.00"),
+                _charge("INV-2"),
+            ],
+        },
         {"calls": [_charge("INV-2b")]},
+        policies=_ASKED,
     )
-    await story.until(turn, "charge_card", "committing")
+    held = await story.until(turn, "send_invoice_email", held_for="confirmation")
+    await story.until(turn, "charge_card", state="committing")
     await story.abort(turn, "the customer changed their mind")
     view = await story.settled(turn, "aborted")
     states = {f"{effect['tool']} {effect['identity']}": effect["state"] for effect in view["effects"]}
+    mail = states.pop(f"send_invoice_email {held['identity']}")
+    _must(mail == "released", f"the held mail is {mail}, and must be released")
     _must(set(states.values()) == {"compensated"}, f"not all of it was undone: {states}")
     _must(len(states) == 3, f"something ran after the abort: {states}")
 
 
 async def _stands(story: _Story) -> None:
-    story.tell("a turn whose mail can't be called back when it is stopped")
+    story.tell("a turn whose mail was confirmed, and can't be called back when the turn is stopped")
     turn = await story.start(
         "stands",
         {"calls": [_call("send_invoice_email", to="ada@example.com", invoice="INV-3", amount="12.00")]},
         {"text": ["Anything else? "] * 200, "delay_ms": 50},
-        policies={"send_invoice_email": "immediate!"},
+        policies=_ASKED,
     )
-    await story.until(turn, "send_invoice_email", "committed")
+    await story.confirm(await story.until(turn, "send_invoice_email", held_for="confirmation"))
+    await story.until(turn, "send_invoice_email", state="committed")
     await story.abort(turn, "too late")
     view = await story.settled(turn, "aborted")
     _must(view["effects"][0]["state"] == "standing", "a mail that went out must be shown as standing")
@@ -243,8 +269,10 @@ async def _stands(story: _Story) -> None:
 async def _loses_its_worker(story: _Story) -> None:
     story.tell("a turn whose worker is killed (SIGKILL) in the middle of a charge")
     await story.pay(latency_ms=1500)
-    turn = await story.start("killed", {"calls": [_charge("INV-4")]}, {"text": ["Charged once."]})
-    await story.until(turn, "charge_card", "committing")
+    turn = await story.start(
+        "killed", {"calls": [_charge("INV-4")]}, {"text": ["Charged once."]}, policies=_AT_ONCE
+    )
+    await story.until(turn, "charge_card", state="committing")
     await asyncio.sleep(0.3)
     await story.stack.kill_worker()
     await story.settled(turn, "completed")

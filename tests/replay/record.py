@@ -5,13 +5,14 @@ change that alters a workflow's commands goes behind ``workflow.patched`` and ad
 """
 
 import asyncio
+import contextlib
 import json
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeAlias, Union
+from typing import Any, TypeAlias, Union
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
@@ -29,6 +30,7 @@ from tests.stack import (
     say,
     turns_over,
 )
+from turnsaga.models import EffectView
 from turnsaga.store import Started
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -121,9 +123,92 @@ async def lost_and_resent(turns: Turns, sandbox: SandboxProcess, name: str) -> S
     return started
 
 
+async def confirmed(turns: Turns, sandbox: SandboxProcess, name: str) -> Started:
+    """Two mails held for answers, one confirmed with a delay and one rejected; then one at the turn's end."""
+    del sandbox
+    started = await turns.start(
+        reply(_mail(f"{name}-1"), _mail(f"{name}-2")),
+        reply(call("charge_card", invoice=f"{name}-3", **MONEY)),
+        say("Done."),
+        policies={"send_invoice_email": "confirmed+200ms", "charge_card": "turn_end"},
+    )
+
+    async def both() -> list[EffectView] | None:
+        asked = [one for one in (await turns.view(started)).effects if one.held_for == "confirmation"]
+        return asked if len(asked) == 2 else None
+
+    asked: list[EffectView] = await eventually(both)
+    for one, decide in zip(asked, (turns.turns.confirm, turns.turns.reject), strict=True):
+        await decide(WHO, one.effect, version=one.version, digest=one.digest)
+    await turns.settled(started)
+    return started
+
+
+async def withdrawn(turns: Turns, sandbox: SandboxProcess, name: str) -> Started:
+    """Stopped with a mail held for an answer and a charge held for the turn's end."""
+    del sandbox
+    started = await turns.start(
+        reply(_mail(f"{name}-1"), call("charge_card", invoice=f"{name}-2", **MONEY)),
+        policies={"charge_card": "turn_end"},
+    )
+
+    async def both() -> bool:
+        reasons = {one.held_for for one in (await turns.view(started)).effects}
+        return reasons == {"confirmation", "turn_end"}
+
+    await eventually(both)
+    await turns.turns.abort(WHO, started.ref.turn)
+    await turns.settled(started)
+    return started
+
+
+async def answered_directly(turns: Turns, sandbox: SandboxProcess, name: str) -> Started:
+    """A mail that is confirmed by an update of the workflow, after one that is wrong."""
+    del sandbox
+    started = await turns.start(reply(_mail(name)), say("Done."))
+
+    async def held() -> EffectView | None:
+        effects = (await turns.view(started)).effects
+        return next((one for one in effects if one.held_for == "confirmation"), None)
+
+    one: EffectView = await eventually(held)
+    right = {"effect": one.effect, "version": one.version, "digest": one.digest, "by": "console"}
+    with contextlib.suppress(WorkflowUpdateFailedError):
+        await turns.handle(started).execute_update("confirm", {**right, "digest": "other"})
+    await turns.handle(started).execute_update("confirm", right)
+    await turns.settled(started)
+    return started
+
+
+async def queued(turns: Turns, sandbox: SandboxProcess, name: str) -> Started:
+    """Queued behind a turn that is stopped a little later."""
+    del sandbox
+    first = await turns.start(THINKING, conversation=name)
+    started = await turns.start(say("Done."), conversation=name, on_busy="queue")
+    await asyncio.sleep(1.5)
+    await turns.turns.abort(WHO, first.ref.turn)
+    await turns.settled(started)
+    return started
+
+
+def _mail(invoice: str) -> dict[str, Any]:
+    return call("send_invoice_email", to="ada@example.com", invoice=invoice, amount="10.00")
+
+
 STORIES: dict[str, Story] = {
     story.__name__: story
-    for story in (completed, aborted, aborted_in_doubt, cancelled, failed, lost_and_resent)
+    for story in (
+        completed,
+        aborted,
+        aborted_in_doubt,
+        cancelled,
+        failed,
+        lost_and_resent,
+        confirmed,
+        withdrawn,
+        answered_directly,
+        queued,
+    )
 }
 
 

@@ -10,12 +10,12 @@ from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
+from tests.replay.record import STORIES
 from turnsaga.plugin import TurnSagaPlugin
 from turnsaga.recovery import RecoverTurn, Sweep
 from workflows.agent_turn import AgentTurn
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
-STORIES = {"completed", "aborted", "aborted_in_doubt", "cancelled", "failed", "lost_and_resent"}
 
 
 def replayer() -> Replayer:

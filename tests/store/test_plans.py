@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from sqlalchemy import ClauseElement, Connection, text
+from sqlalchemy import Connection, Select, text
 
 from tests.store.ledgers import Ledger
 from turnsaga.ledger import BLOCKS_IDENTITY, OPEN_TURN, State
 from turnsaga.store import _blocking, _deployment, _queue, _replies, _statements, schema
 
-ASKED: dict[str, tuple[ClauseElement, dict[str, Any]]] = {
+ASKED: dict[str, tuple[Select[*tuple[Any, ...]], dict[str, Any]]] = {
     "ix_effects_outstanding": (
         _replies._TO_NOTICE,
         {"tenant_is": "acme", "user_is": "ada", "turn_is": "trn"},
@@ -32,7 +32,7 @@ ASKED: dict[str, tuple[ClauseElement, dict[str, Any]]] = {
 }
 
 
-def plan(connection: Connection, statement: ClauseElement, told: dict[str, Any]) -> str:
+def plan(connection: Connection, statement: Select[*tuple[Any, ...]], told: dict[str, Any]) -> str:
     compiled = statement.compile(connection)
     explain = "EXPLAIN" if connection.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
     if connection.dialect.name == "postgresql":
