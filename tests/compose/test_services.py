@@ -24,8 +24,6 @@ from tests.databases import Postgres
 from tests.stack import REPOSITORY, TEMPORAL, call, eventually, free_port, reply, say
 from turnsaga import names
 
-MONEY = {"customer": "cus_1", "amount": "10.00", "currency": "EUR"}
-
 
 @dataclass
 class Deployment:
@@ -117,10 +115,10 @@ async def register_namespace(here: Here, cwd: Path) -> None:
         assert await run(argv, env, cwd) == 0
 
 
-async def test_turn_is_charged_aborted_and_compensated_and_all_end_in_order(
+async def test_record_is_made_aborted_and_compensated_and_all_end_in_order(
     deployment: Deployment, client: Client, postgres: Postgres, try_out: TryOut
 ) -> None:
-    script = [reply(call("charge_card", invoice="INV-1", **MONEY)), say(*["word "] * 600, delay_ms=100)]
+    script = [reply(call("create_record", kind="ticket", id="T-1")), say(*["word "] * 600, delay_ms=100)]
     refused = await deployment.web.get("/v1/effects", headers={"Authorization": "Bearer none"})
     started = await deployment.web.post(
         "/v1/conversations/c1/turns",
@@ -130,11 +128,11 @@ async def test_turn_is_charged_aborted_and_compensated_and_all_end_in_order(
     assert started.status_code == 201, started.text
     turn = f"/v1/turns/{started.json()['turn']}"
 
-    async def charged() -> bool:
+    async def made() -> bool:
         effects = (await deployment.web.get(turn)).json()["effects"]
         return [effect["state"] for effect in effects] == ["committed"]
 
-    await eventually(charged, within=60, what="the charge")
+    await eventually(made, within=60, what="the record")
     aborted = await deployment.web.post(f"{turn}/abort")
     settled = await deployment.web.get(turn, params={"wait": "settled", "timeout": 30})
     truth = (await deployment.sandbox.get("/_truth")).json()["effects"]
@@ -150,7 +148,7 @@ async def test_turn_is_charged_aborted_and_compensated_and_all_end_in_order(
     assert [effect["state"] for effect in settled.json()["effects"]] == ["compensated"]
     assert [
         (effect["identity"], effect["standing"], effect["applied"], effect["undone"]) for effect in truth
-    ] == [("INV-1", 0, 1, 1)]
+    ] == [("ticket/T-1", 0, 1, 1)]
     assert found.workflow_execution_info.type.name == names.TURN_WORKFLOW
     assert codes == {"sandbox": 0, "worker": 0, "web": 0}
     _must_keep_secrets(deployment.logs, try_out.secrets)

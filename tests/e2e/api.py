@@ -18,6 +18,7 @@ from turnsaga.testing import Truth, differences
 
 _ids = itertools.count(1)
 SYSTEMS = {"charge_card": "pay", "create_record": "crm", "update_record": "crm", "send_invoice_email": "mail"}
+AT_ONCE = {"charge_card": "immediate", "update_record": "immediate"}
 MONEY = {"customer": "cus_1", "amount": "10.00", "currency": "EUR"}
 
 
@@ -31,11 +32,18 @@ class Stack:
     temporal: str
     pids: dict[str, Any]
 
-    async def start(self, *replies: Mapping[str, Any], **body: Any) -> str:
+    async def start(
+        self, *replies: Mapping[str, Any], policies: Mapping[str, str] | None = None, **body: Any
+    ) -> str:
+        """Start a turn; what can be undone commits at once, where ``policies`` doesn't say otherwise."""
         number = next(_ids)
         answer = await self.web.post(
             f"/v1/conversations/e2e-{number}/turns",
-            json={"message": json.dumps({"script": list(replies)}), **body},
+            json={
+                "message": json.dumps({"script": list(replies)}),
+                "policies": {**AT_ONCE, **(policies or {})},
+                **body,
+            },
             headers={"Idempotency-Key": f"k{number}"},
         )
         assert answer.status_code == 201, answer.text
