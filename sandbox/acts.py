@@ -6,7 +6,7 @@ from typing import Annotated, Literal, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
-from sandbox import crm, pay, records, truth
+from sandbox import crm, hook, pay, records, truth
 
 Identity = Annotated[str, Field(min_length=1)]
 
@@ -26,9 +26,9 @@ class Edit(_Act):
 
 
 class Delete(_Act):
-    """Delete a record, or refund what is left of an invoice's charges."""
+    """Delete a record or the messages of an identity, or refund what is left of an invoice's charges."""
 
-    system: Literal["crm", "pay"]
+    system: Literal["crm", "pay", "hook"]
     op: Literal["delete"]
 
 
@@ -53,6 +53,8 @@ def play(db: sqlite3.Connection, act: Edit | Delete | Attach) -> bool:
             return _edit(db, act, now)
         case Delete(system="pay"):
             return pay.refund_by_hand(db, act.identity, now)
+        case Delete(system="hook"):
+            return hook.delete_by_hand(db, act.identity)
         case Delete():
             return _delete(db, act, now)
         case Attach():

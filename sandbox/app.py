@@ -6,14 +6,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount
 
-from sandbox import crm, mail, pay
+from sandbox import crm, hook, mail, pay
 from sandbox.control import Control
 from sandbox.exchange import Exchange
 from sandbox.knobs import Panel
 from sandbox.store import Store
 from sandbox.wire import VendorEndpoint, problem
 
-SYSTEMS = (pay.SYSTEM, crm.SYSTEM, mail.SYSTEM)
+SYSTEMS = (pay.SYSTEM, crm.SYSTEM, mail.SYSTEM, hook.SYSTEM)
 
 
 def build_app(store: Store, panel: Panel, exchange: Exchange) -> Starlette:
@@ -23,6 +23,7 @@ def build_app(store: Store, panel: Panel, exchange: Exchange) -> Starlette:
             *Control(store, panel).routes(),
             Mount(f"/{pay.SYSTEM}", app=VendorEndpoint(pay.SYSTEM, pay.read, exchange)),
             Mount(f"/{crm.SYSTEM}", app=VendorEndpoint(crm.SYSTEM, crm.read, exchange)),
+            Mount(f"/{hook.SYSTEM}", app=VendorEndpoint(hook.SYSTEM, hook.read, exchange)),
         ],
         exception_handlers={HTTPException: _http_problem},
     )

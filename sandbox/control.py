@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from sandbox import acts, mail, truth
+from sandbox import acts, hook, mail, truth
 from sandbox.calls import Answer
 from sandbox.errors import BodyTooLarge, ClientGone
 from sandbox.knobs import Knobs, Panel, describe
@@ -31,7 +31,9 @@ class Control:
             Route("/_control/{system}", self._turn, methods=["PUT"]),
             Route("/_truth", self._truth, methods=["GET"]),
             Route("/_act", self._act, methods=["POST"]),
-            Route("/mail/messages", self._messages, methods=["GET"]),
+            Route("/mail/messages", self._mails, methods=["GET"]),
+            # A channel of this name can still be posted to.
+            Route("/hook/messages", self._posts, methods=["GET"]),
         ]
 
     async def _health(self, _request: Request) -> Response:
@@ -75,8 +77,11 @@ class Control:
             return _refused(404, f"{act.system} has nothing under {act.identity!r}")
         return JSONResponse({"done": act.model_dump(mode="json")})
 
-    async def _messages(self, _request: Request) -> Response:
+    async def _mails(self, _request: Request) -> Response:
         return JSONResponse(await self._store.run(mail.list_messages))
+
+    async def _posts(self, _request: Request) -> Response:
+        return JSONResponse(await self._store.run(hook.list_messages))
 
     def _shown(self) -> dict[str, object]:
         return {system: self._panel.show(system) for system in self._panel.systems}

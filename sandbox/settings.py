@@ -17,6 +17,6 @@ class SandboxSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="SANDBOX_")
 
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
-    port: Port = Field(default=8100, description="port of PAY, the CRM and the sandbox's own routes")
+    port: Port = Field(default=8100, description="port of PAY, CRM, HOOK and the sandbox's own routes")
     smtp_port: Port = Field(default=8101, description="port of the mail relay")
     database: Path = Field(default=Path("sandbox.db"), description="SQLite file of what really happened")

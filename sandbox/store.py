@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,9 +12,10 @@ from sandbox.errors import CannotStart
 
 T = TypeVar("T")
 
-_SCHEMA_VERSION = 1
-
-_SCHEMA = """
+# Each step brings a file of the version before it to its own. Those that stand here stay as they are: files
+# of every version go on.
+_STEPS = (
+    """
 CREATE TABLE calls (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     system TEXT NOT NULL,
@@ -92,7 +94,19 @@ CREATE TABLE messages (
     key TEXT,
     at REAL NOT NULL
 );
-"""
+""",
+    """
+CREATE TABLE posts (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    channel TEXT NOT NULL,
+    text TEXT NOT NULL,
+    identity TEXT NOT NULL,
+    key TEXT,
+    at REAL NOT NULL
+);
+CREATE INDEX posts_by_identity ON posts (identity);
+""",
+)
 
 
 class Store:
@@ -109,7 +123,7 @@ class Store:
         self._connection: sqlite3.Connection | None = None
 
     async def open(self) -> None:
-        """Open the file, and lay out and seed it where it is new.
+        """Open the file, and lay out and seed it where it is new; bring an older one up to date.
 
         Raises:
             CannotStart: the file can't be opened or isn't the sandbox's.
@@ -142,18 +156,21 @@ class Store:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version == _SCHEMA_VERSION:
+        if version == len(_STEPS):
             return
-        if version != 0 or connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        is_empty = connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+        if not 0 <= version < len(_STEPS) or (version == 0 and not is_empty):
             raise sqlite3.DatabaseError("it holds something else than this version's state")
-        self._transact(self._lay_out)
+        self._transact(partial(self._lay_out, version=version))
 
-    def _lay_out(self, db: sqlite3.Connection) -> None:
+    def _lay_out(self, db: sqlite3.Connection, version: int) -> None:
         # Not executescript: that one commits first, and a half laid out file would stay.
-        for statement in _SCHEMA.split(";\n"):
-            db.execute(statement)
-        self._seed(db)
-        db.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
+        for step in _STEPS[version:]:
+            for statement in step.split(";\n"):
+                db.execute(statement)
+        if version == 0:
+            self._seed(db)
+        db.execute(f"PRAGMA user_version={len(_STEPS)}")
 
     def _disconnect(self) -> None:
         if self._connection is not None:

@@ -93,6 +93,20 @@ class Driver:
         names["Authorization"] = "Bearer token"
         return await self.http.request(method, f"/crm{path}", json=body, headers=names)
 
+    async def post(
+        self,
+        channel: str = "ops",
+        text: str = "the deploy is done",
+        *,
+        key: str = "h1",
+        patience_s: float = 30,
+    ) -> httpx.Response:
+        """Post a message to a channel."""
+        headers = {"Authorization": "Bearer token", "Idempotency-Key": key}
+        return await self.http.post(
+            f"/hook/{channel}", json={"text": text}, headers=headers, timeout=patience_s
+        )
+
     async def mail(self, identity: str = "INV-1", *, key: str = "m1", patience_s: float = 30) -> None:
         """Send a message over SMTP."""
         await aiosmtplib.send(

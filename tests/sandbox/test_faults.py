@@ -217,18 +217,17 @@ async def test_put_replaces_all_knobs_of_its_system_only(sandbox: Driver) -> Non
 
     shown = (await sandbox.http.get("/_control")).json()
 
-    assert shown == {"pay": {"read_lag_ms": 9}, "crm": {"latency_ms": 7}, "mail": {}}
+    assert shown == {"pay": {"read_lag_ms": 9}, "crm": {"latency_ms": 7}, "mail": {}, "hook": {}}
 
 
 async def test_delete_clears_all_knobs(sandbox: Driver) -> None:
-    for system in ("pay", "crm", "mail"):
+    untouched: dict[str, Any] = {"pay": {}, "crm": {}, "mail": {}, "hook": {}}
+    for system in untouched:
         await sandbox.turn(system, drop_response=1)
 
     response = await sandbox.http.delete("/_control")
 
-    assert (
-        response.json() == (await sandbox.http.get("/_control")).json() == {"pay": {}, "crm": {}, "mail": {}}
-    )
+    assert response.json() == (await sandbox.http.get("/_control")).json() == untouched
     assert (await sandbox.charge()).status_code == 200
 
 
@@ -273,5 +272,5 @@ async def test_unknown_system_is_told_which_there_are(sandbox: Driver) -> None:
     response = await sandbox.http.put("/_control/jobs", json={})
 
     assert response.status_code == 404
-    assert response.json()["systems"] == ["pay", "crm", "mail"]
-    assert "pay, crm, mail" in response.json()["detail"]
+    assert response.json()["systems"] == ["pay", "crm", "mail", "hook"]
+    assert "pay, crm, mail, hook" in response.json()["detail"]

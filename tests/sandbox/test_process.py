@@ -61,6 +61,7 @@ async def test_truth_survives_sigkill(tmp_path: Path) -> None:
         await sandbox.charge("INV-1", key="k1")
         await sandbox.mail("INV-1", key="m1")
         await sandbox.crm("POST", "/sobjects/order/o1", body={"fields": {"a": 1}}, key="c1")
+        await sandbox.post("ops", "hello", key="h1")
         await sandbox.turn("pay", apply_after_ms=60_000)
         landing = asyncio.create_task(sandbox.charge("INV-2", key="k2"))
         await eventually(lambda: _has_arrived(sandbox, "k2"))
@@ -74,12 +75,14 @@ async def test_truth_survives_sigkill(tmp_path: Path) -> None:
         after = await sandbox.truth()
         replay = await sandbox.charge("INV-1", key="k1")
         record = await sandbox.crm("GET", "/sobjects/order/o1")
+        posted = (await sandbox.http.get("/hook/messages")).json()["messages"]
 
     assert after == before
-    assert [effect["standing"] for effect in after["effects"]] == [1, 1, 1]
-    assert [call["answered"] for call in after["calls"]] == [True, True, True, False]
+    assert [effect["standing"] for effect in after["effects"]] == [1, 1, 1, 1]
+    assert [call["answered"] for call in after["calls"]] == [True, True, True, True, False]
     assert replay.headers["idempotent-replayed"] == "true"
     assert record.json()["fields"] == {"a": 1}
+    assert [(message["identity"], message["key"]) for message in posted] == [("ops/hello", "h1")]
 
 
 async def _has_arrived(sandbox: Driver, key: str) -> bool:
@@ -92,9 +95,11 @@ async def test_signal_ends_it_cleanly_with_calls_under_way(tmp_path: Path, numbe
     async with _process(**settings) as process, _driver(process) as sandbox:
         await sandbox.turn("pay", latency_ms=60_000)
         await sandbox.turn("mail", latency_ms=60_000)
-        waiting = asyncio.gather(sandbox.charge(), sandbox.mail(), return_exceptions=True)
+        await sandbox.turn("hook", apply_after_ms=60_000)
+        waiting = asyncio.gather(sandbox.charge(), sandbox.mail(), sandbox.post(), return_exceptions=True)
         await eventually(lambda: _has_arrived(sandbox, "m1"))
         await eventually(lambda: _has_arrived(sandbox, "k1"))
+        await eventually(lambda: _has_arrived(sandbox, "h1"))
         process.send_signal(number)
         async with asyncio.timeout(8):
             _out, complaints = await process.communicate()
@@ -148,6 +153,38 @@ async def test_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="SANDBOX_DATABASE"):
         async with serve(SandboxSettings(port=0, smtp_port=0, database=path)):
             pass
+
+
+async def test_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "sandbox.db"
+    with sqlite3.connect(path) as newer:
+        newer.execute("PRAGMA user_version=9999")
+    newer.close()
+
+    with pytest.raises(CannotStart, match="SANDBOX_DATABASE"):
+        async with serve(SandboxSettings(port=0, smtp_port=0, database=path)):
+            pass
+
+
+async def test_database_from_before_there_was_a_hook_goes_on(tmp_path: Path) -> None:
+    settings = SandboxSettings(port=0, smtp_port=0, database=tmp_path / "sandbox.db")
+    async with serve(settings) as serving, httpx.AsyncClient(base_url=serving.url) as http:
+        token = {"Authorization": "Bearer token"}
+        await http.post("/crm/sobjects/order/o1", json={"fields": {}}, headers=token)
+        before = (await http.get("/_truth")).json()
+    with sqlite3.connect(settings.database) as older:
+        older.execute("DROP TABLE posts")
+        older.execute("PRAGMA user_version=1")
+    older.close()
+
+    async with serve(settings) as serving, httpx.AsyncClient(base_url=serving.url) as http:
+        after = (await http.get("/_truth")).json()
+        posted = await http.post("/hook/ops", json={"text": "hello"})
+        listed = (await http.get("/hook/messages")).json()["messages"]
+
+    assert after == before
+    assert posted.text == "ok"
+    assert [message["identity"] for message in listed] == ["ops/hello"]
 
 
 async def test_customers_are_seeded_once(tmp_path: Path) -> None:

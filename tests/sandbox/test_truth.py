@@ -105,6 +105,7 @@ async def test_somebody_elses_attachment_is_a_version_of_both_ends(sandbox: Driv
     [
         {"system": "crm", "op": "rename", "identity": "order/o1"},
         {"system": "mail", "op": "delete", "identity": "INV-1"},
+        {"system": "hook", "op": "edit", "identity": "ops/hello", "fields": {"text": "hi"}},
         {"system": "pay", "op": "edit", "identity": "INV-1", "fields": {"a": 1}},
         {"system": "crm", "op": "edit", "identity": "order/o1"},
         {"system": "crm", "op": "edit", "identity": "order/o1", "fields": {"a": 1}, "by": "me"},
@@ -126,6 +127,7 @@ async def test_unknown_act_is_refused(sandbox: Driver, act: dict[str, object]) -
         {"system": "crm", "op": "edit", "identity": "none", "fields": {"a": 1}},
         {"system": "crm", "op": "attach", "identity": "order/none", "to": "x"},
         {"system": "pay", "op": "delete", "identity": "INV-none"},
+        {"system": "hook", "op": "delete", "identity": "ops/none"},
     ],
 )
 async def test_act_on_nothing_is_not_found(sandbox: Driver, act: dict[str, object]) -> None:
@@ -137,6 +139,7 @@ async def test_act_on_nothing_is_not_found(sandbox: Driver, act: dict[str, objec
     [
         ("POST", "/crm/sobjects/order/o1"),
         ("POST", "/pay/v1/charges"),
+        ("POST", "/hook/ops"),
         ("PUT", "/_control/pay"),
         ("POST", "/_act"),
     ],
