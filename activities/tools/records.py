@@ -12,6 +12,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from activities.tools._proofs import NEVER_SENT, is_refusal, patience
 from turnsaga.deployment import Finding
 from turnsaga.errors import ChangedSince, NotApplied, OutcomeUnknown, UndoRefused
 from turnsaga.tools import (
@@ -272,9 +273,13 @@ class Records:
     ) -> httpx.Response:
         try:
             return await self._http.request(
-                method, path, headers={**call.headers(), **(headers or {})}, json=json
+                method,
+                path,
+                headers={**call.headers(), **(headers or {})},
+                json=json,
+                timeout=patience(call),
             )
-        except httpx.ConnectError:
+        except NEVER_SENT:
             raise NotApplied("the CRM can't be reached; nothing was sent") from None
         except httpx.HTTPError as error:
             raise OutcomeUnknown(f"the CRM gave no answer ({type(error).__name__})") from None
@@ -288,7 +293,7 @@ def _applied(answer: httpx.Response) -> dict[str, Any]:
     """Return the record of a write that was applied, or say what another answer proves."""
     if answer.is_success:
         return dict(answer.json())
-    if 400 <= answer.status_code < 500 and answer.status_code != 429:
+    if is_refusal(answer):
         raise NotApplied(f"the CRM refuses it ({answer.status_code})")
     raise OutcomeUnknown(f"the CRM answered {answer.status_code}, which proves nothing")
 
@@ -296,6 +301,6 @@ def _applied(answer: httpx.Response) -> dict[str, Any]:
 def _undone(answer: httpx.Response) -> None:
     if answer.is_success:
         return
-    if 400 <= answer.status_code < 500 and answer.status_code != 429:
+    if is_refusal(answer):
         raise UndoRefused(f"the CRM refuses the undo ({answer.status_code})")
     raise OutcomeUnknown(f"the CRM answered {answer.status_code}, which proves nothing")
