@@ -2,6 +2,7 @@
 
 from activities.settings import VendorSettings
 from activities.tools.mail import Mail
+from activities.tools.messages import Messages
 from activities.tools.payments import Payments
 from activities.tools.records import Records
 from turnsaga.deployment import Check, Finding
@@ -29,4 +30,16 @@ def vendor_checks(settings: VendorSettings) -> tuple[Check, ...]:
     async def mail() -> Finding:
         return await Mail(settings.smtp_host, settings.smtp_port, settings.mail_from).answers()
 
-    return Check("vendors.pay", pay), Check("vendors.crm", crm), Check("vendors.mail", mail)
+    async def hook() -> Finding:
+        messages = Messages(settings.hook_url, settings.hook_token.get_secret_value())
+        try:
+            return await messages.answers()
+        finally:
+            await messages.close()
+
+    return (
+        Check("vendors.pay", pay),
+        Check("vendors.crm", crm),
+        Check("vendors.mail", mail),
+        Check("vendors.hook", hook),
+    )

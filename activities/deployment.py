@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from activities.settings import VendorSettings
 from activities.tools.mail import Mail
+from activities.tools.messages import Messages
 from activities.tools.payments import Payments
 from activities.tools.records import Records
 from settings.reading import SettingsRefused, variable
@@ -25,11 +26,13 @@ async def deployment_tools(settings: VendorSettings) -> AsyncIterator[Tools]:
     payments = Payments(settings.pay_url, settings.pay_key.get_secret_value())
     records = Records(settings.crm_url, settings.crm_token.get_secret_value())
     mail = Mail(settings.smtp_host, settings.smtp_port, settings.mail_from)
+    messages = Messages(settings.hook_url, settings.hook_token.get_secret_value())
     try:
-        yield _under_policies([*records.tools(), payments.tool(), mail.tool()], settings)
+        yield _under_policies([*records.tools(), payments.tool(), mail.tool(), messages.tool()], settings)
     finally:
         await payments.close()
         await records.close()
+        await messages.close()
 
 
 def _under_policies(tools: Sequence[Tool], settings: VendorSettings) -> Tools:

@@ -8,7 +8,7 @@ __all__ = ["VendorSettings"]
 
 
 class VendorSettings(ProductSettings):
-    """Addresses and credentials of PAY, CRM and MAIL, and when effects there are committed."""
+    """Addresses and credentials of PAY, CRM, MAIL and HOOK, and when effects there are committed."""
 
     policies: dict[str, str] = Field(
         default_factory=dict,
@@ -25,3 +25,10 @@ class VendorSettings(ProductSettings):
     smtp_host: str = Field(default="127.0.0.1", description="the mail relay's host")
     smtp_port: int = Field(default=8101, ge=1, le=65535, description="the mail relay's port")
     mail_from: str = Field(default="billing@example.com", description="the sender of invoices")
+    hook_url: str = Field(
+        default="http://127.0.0.1:8100/hook",
+        description="the chat's webhook; a message is posted to its channel's name below it",
+    )
+    hook_token: SecretStr = Field(
+        default=SecretStr("hook_sandbox"), description="HOOK's bearer token; empty where it takes none"
+    )

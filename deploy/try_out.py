@@ -56,6 +56,7 @@ def _prepare(folder: Path) -> dict[str, Any]:
     _kept(folder / "turnsaga_database", lambda: f"postgresql://turnsaga:{password}@ledger-db:5432/turnsaga")
     _kept(folder / "turnsaga_pay_key", lambda: "sk_test_sandbox")
     _kept(folder / "turnsaga_crm_token", lambda: "crm_sandbox")
+    _kept(folder / "turnsaga_hook_token", lambda: "hook_sandbox")
     key: dict[str, Any] = json.loads(_kept(folder / _KEY, _new_key, mode=0o600))
     public = {name: value for name, value in key.items() if name not in {"d", "key_ops"}}
     _kept(folder / "turnsaga_jwt_keys", lambda: json.dumps({"keys": [public]}))

@@ -93,7 +93,9 @@ async def sandbox_process(folder: Path) -> AsyncIterator[SandboxProcess]:
     url = f"http://127.0.0.1:{port}"
     async with httpx.AsyncClient(base_url=url, timeout=10) as http:
         await eventually(lambda: _answers(http, process), what="the sandbox")
-        vendor = VendorSettings(pay_url=f"{url}/pay", crm_url=f"{url}/crm", smtp_port=smtp)
+        vendor = VendorSettings(
+            pay_url=f"{url}/pay", crm_url=f"{url}/crm", smtp_port=smtp, hook_url=f"{url}/hook"
+        )
         try:
             yield SandboxProcess(http, vendor)
         finally:

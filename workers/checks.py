@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from activities.settings import VendorSettings
+from settings.reading import variable
 from turnsaga.deployment import Check, Finding
 from web.identities import choose_identity
 from web.identity import IdentityRefused
@@ -71,16 +72,15 @@ def _identity(web: WebSettings) -> Finding:
 def _vendors(settings: WorkerSettings, vendors: VendorSettings) -> Finding:
     if settings.env == "development":
         return Finding.ok("not judged in development")
-    pay, crm = vendors.pay_key.get_secret_value(), vendors.crm_token.get_secret_value()
-    sandbox = VendorSettings.model_fields
-    if (
-        pay == sandbox["pay_key"].default.get_secret_value()
-        or crm == sandbox["crm_token"].default.get_secret_value()
-    ):
-        return Finding.fail(
-            "production with the sandbox's credentials", "set TURNSAGA_PAY_KEY and TURNSAGA_CRM_TOKEN"
-        )
-    if pay.startswith(("sk_test_", "rk_test_")):
+    given = {"pay_key": vendors.pay_key, "crm_token": vendors.crm_token, "hook_token": vendors.hook_token}
+    sandbox = [
+        variable(VendorSettings, name)
+        for name, value in given.items()
+        if value == VendorSettings.model_fields[name].default
+    ]
+    if sandbox:
+        return Finding.fail("production with the sandbox's credentials", f"set {', '.join(sandbox)}")
+    if vendors.pay_key.get_secret_value().startswith(("sk_test_", "rk_test_")):
         return Finding.warn(
             "production with PAY's test key: no money moves", "set TURNSAGA_PAY_KEY to a live one"
         )

@@ -129,6 +129,8 @@ def _shared_environment(
         "TURNSAGA_CRM_TOKEN": "crm_sandbox",
         "TURNSAGA_SMTP_HOST": _HOST,
         "TURNSAGA_SMTP_PORT": str(ports.smtp),
+        "TURNSAGA_HOOK_URL": f"{sandbox}/hook",
+        "TURNSAGA_HOOK_TOKEN": "hook_sandbox",
         "TURNSAGA_SANDBOX_URL": sandbox,
         "TURNSAGA_SWEEP_EVERY_S": environ.get("TURNSAGA_SWEEP_EVERY_S", "15"),
     }

@@ -70,6 +70,7 @@ async def deployed(
                 "TURNSAGA_PAY_URL": sandbox.vendor.pay_url,
                 "TURNSAGA_CRM_URL": sandbox.vendor.crm_url,
                 "TURNSAGA_SMTP_PORT": str(sandbox.vendor.smtp_port),
+                "TURNSAGA_HOOK_URL": sandbox.vendor.hook_url,
                 "TEMPORAL_ADDRESS": address,
             },
         )

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -98,11 +99,14 @@ async def test_all_is_well_on_a_deployment_that_works(deployed: Deployed) -> Non
     after = contents(deployed.deployment.database)
     warned = {line["check"]: line for line in found if line["status"] != "ok"}
 
-    assert set(warned) == {"tools.send_invoice_email"}, "an SMTP relay knows no keys and can't be asked"
+    assert set(warned) == {"tools.send_invoice_email", "tools.post_message"}, (
+        "neither an SMTP relay nor a webhook knows keys or can be asked"
+    )
     assert all(set(line) == {"check", "status", "what", "remedy"} for line in found)
     names = {line["check"] for line in found}
     assert names > TEMPORAL_CHECKS | LEDGER_CHECKS
-    assert {"vendors.pay", "vendors.crm", "vendors.mail", "settings.identity", "packages.parts"} < names
+    assert {f"vendors.{vendor}" for vendor in ("pay", "crm", "mail", "hook")} < names
+    assert {"settings.identity", "packages.parts"} < names
     assert after == before
     assert undocumented(names) == set()
 
@@ -363,40 +367,72 @@ async def test_wrong_vendors(here: Deployed, sandbox: SandboxProcess) -> None:
             "pay_key": SecretStr("hunter2"),
             "crm_url": f"http://127.0.0.1:{nowhere}/crm",
             "smtp_port": nowhere,
+            "hook_url": f"http://127.0.0.1:{nowhere}/hook",
         }
     )
     moved = sandbox.vendor.model_copy(
-        update={"pay_url": f"http://127.0.0.1:{nowhere}/pay", "crm_token": SecretStr("two\nlines")}
+        update={
+            "pay_url": f"http://127.0.0.1:{nowhere}/pay",
+            "crm_token": SecretStr("two\nlines"),
+            "hook_token": SecretStr("two\nlines"),
+        }
     )
     first = await examine(replace(here.deployment, checks=vendor_checks(wrong)))
     second = await examine(replace(here.deployment, checks=vendor_checks(moved)))
 
-    assert failing(first) == {"vendors.pay", "vendors.crm", "vendors.mail"}
+    assert failing(first) == {"vendors.pay", "vendors.crm", "vendors.mail", "vendors.hook"}
     assert by_name(first)["vendors.pay"].what == "PAY refuses the key"
     assert "can't be reached" in by_name(first)["vendors.crm"].what
+    assert "HOOK can't be reached" in by_name(first)["vendors.hook"].what
     assert "hunter2" not in "".join(each.model_dump_json() for each in first)
-    assert failing(second) == {"vendors.pay", "vendors.crm"}
+    assert failing(second) == {"vendors.pay", "vendors.crm", "vendors.hook"}
     assert "PAY can't be reached" in by_name(second)["vendors.pay"].what
     assert by_name(second)["vendors.crm"].what == "the CRM's token can't be sent in a header"
+    assert by_name(second)["vendors.hook"].what == "HOOK's token can't be sent in a header"
 
 
 @pytest.mark.parametrize(
-    ("status", "pay", "crm"),
+    ("status", "says"),
     [
-        (503, "PAY answers 503", "the CRM answers 503"),
-        (403, "PAY's key may not search charges", "the CRM refuses the token"),
+        (503, ("PAY answers 503", "the CRM answers 503", "HOOK answers 503")),
+        (403, ("PAY's key may not search charges", "the CRM refuses the token", "HOOK refuses the token")),
     ],
 )
 async def test_vendor_that_answers_otherwise(
-    here: Deployed, sandbox: SandboxProcess, status: int, pay: str, crm: str
+    here: Deployed, sandbox: SandboxProcess, status: int, says: tuple[str, ...]
 ) -> None:
-    for system in ("pay", "crm"):
+    for system in ("pay", "crm", "hook"):
         await sandbox.knobs(system, fail={"status": status, "times": 1}, only={"op": "lookup"})
     checked = await examine(here.deployment)
     await sandbox.clear()
 
-    assert failing(checked) == {"vendors.pay", "vendors.crm"}
-    assert (by_name(checked)["vendors.pay"].what, by_name(checked)["vendors.crm"].what) == (pay, crm)
+    assert failing(checked) == {"vendors.pay", "vendors.crm", "vendors.hook"}
+    assert tuple(by_name(checked)[f"vendors.{vendor}"].what for vendor in ("pay", "crm", "hook")) == says
+
+
+async def test_webhook_that_hides_what_may_be_posted_to(here: Deployed, sandbox: SandboxProcess) -> None:
+    await sandbox.knobs("hook", fail={"status": 404, "times": 1}, only={"op": "lookup"})
+    checked = await examine(here.deployment)
+    await sandbox.clear()
+
+    assert failing(checked) == set()
+    assert by_name(checked)["vendors.hook"].status is Status.WARN
+    assert "404" in by_name(checked)["vendors.hook"].what
+
+
+async def test_nothing_is_posted_to_learn_whether_the_webhook_answers(
+    here: Deployed, sandbox: SandboxProcess
+) -> None:
+    def of_hook(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [row for row in rows if row["system"] == "hook"]
+
+    before = await sandbox.truth()
+    await examine(here.deployment)
+    after = await sandbox.truth()
+
+    new = of_hook(after["calls"])[len(of_hook(before["calls"])) :]
+    assert [(call["method"], call["op"], call["applied_at"]) for call in new] == [("GET", "lookup", None)]
+    assert of_hook(after["effects"]) == of_hook(before["effects"])
 
 
 async def test_tools_that_can_t_be_opened(here: Deployed) -> None:
@@ -432,3 +468,19 @@ async def test_settings_that_aren_t_meant_for_production(deployed: Deployed) -> 
         "settings.vendors": "fail",
     }
     assert "TURNSAGA_JWT_ISSUER" in found["settings.identity"]["what"]
+    assert found["settings.vendors"]["remedy"] == (
+        "set TURNSAGA_PAY_KEY, TURNSAGA_CRM_TOKEN, TURNSAGA_HOOK_TOKEN"
+    )
+
+
+async def test_production_with_one_credential_of_the_sandbox_is_told_which(deployed: Deployed) -> None:
+    own = {"TURNSAGA_ENV": "production", "TURNSAGA_PAY_KEY": "sk_live_1", "TURNSAGA_CRM_TOKEN": "own"}
+
+    async def vendors(**more: str) -> dict[str, Any]:
+        lines = await deployed.lines("doctor", **own, **more, code=1)
+        return next(line for line in lines if line["check"] == "settings.vendors")
+
+    left, none = await vendors(), await vendors(TURNSAGA_HOOK_TOKEN="")
+
+    assert (left["status"], left["remedy"]) == ("fail", "set TURNSAGA_HOOK_TOKEN")
+    assert none["status"] == "ok", "a webhook may take no token"

@@ -193,5 +193,6 @@ def _must_keep_secrets(logs: Path, secrets: Path) -> None:
     said = "".join(log.read_text() for log in logs.glob("*.log"))
     assert "worker.started" in said
     assert "web.started" in said
-    for name in ("ledger_db_password", "turnsaga_pay_key", "turnsaga_crm_token", "turnsaga_jwt_keys"):
+    kept = ("ledger_db_password", "turnsaga_pay_key", "turnsaga_crm_token", "turnsaga_hook_token")
+    for name in (*kept, "turnsaga_jwt_keys"):
         assert (secrets / name).read_text() not in said, name

@@ -23,6 +23,7 @@ def test_ports_follow_the_base(tmp_path: Path) -> None:
     assert stack.addresses.ui == "http://127.0.0.1:9102"
     assert stack.env["TURNSAGA_SANDBOX_URL"] == stack.addresses.sandbox == "http://127.0.0.1:9103"
     assert stack.env["TURNSAGA_SMTP_PORT"] == "9104"
+    assert stack.env["TURNSAGA_HOOK_URL"] == "http://127.0.0.1:9103/hook"
 
 
 def test_without_a_base_the_ports_are_those_of_make_dev(tmp_path: Path) -> None:

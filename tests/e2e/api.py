@@ -17,7 +17,13 @@ from turnsaga.models import EffectView, TurnEvent
 from turnsaga.testing import Truth, differences
 
 _ids = itertools.count(1)
-SYSTEMS = {"charge_card": "pay", "create_record": "crm", "update_record": "crm", "send_invoice_email": "mail"}
+SYSTEMS = {
+    "charge_card": "pay",
+    "create_record": "crm",
+    "update_record": "crm",
+    "send_invoice_email": "mail",
+    "post_message": "hook",
+}
 AT_ONCE = {"charge_card": "immediate", "update_record": "immediate"}
 MONEY = {"customer": "cus_1", "amount": "10.00", "currency": "EUR"}
 

@@ -97,6 +97,7 @@ async def deployment(client: Client, tmp_path: Path) -> AsyncIterator[Deployment
                 "TURNSAGA_PAY_URL": sandbox.vendor.pay_url,
                 "TURNSAGA_CRM_URL": sandbox.vendor.crm_url,
                 "TURNSAGA_SMTP_PORT": str(sandbox.vendor.smtp_port),
+                "TURNSAGA_HOOK_URL": sandbox.vendor.hook_url,
                 "TURNSAGA_DRAIN_S": "10",
                 "TURNSAGA_SWEEP_EVERY_S": "2",
             },

@@ -38,6 +38,32 @@ async def test_parallel_charges_and_an_abort_through_the_api_alone(stack: Stack)
     await stack.must_agree(view)
 
 
+async def test_posted_message_stands_and_the_charge_beside_it_is_taken_back(stack: Stack) -> None:
+    await stack.knobs("hook", latency_ms=300)
+    turn = await stack.start(
+        reply(call("charge_card", invoice="W-H1", **MONEY)),
+        reply(call("post_message", channel="ops", text="W-H1 is charged")),
+        say(*["word "] * 400, delay_ms=50),
+        policies={"post_message": "immediate!"},
+    )
+
+    async def posted() -> bool:
+        effects = (await stack.view(turn))["effects"]
+        return [effect["state"] for effect in effects] == ["committed", "committed"]
+
+    await eventually(posted, what="the message")
+    await stack.web.post(f"/v1/turns/{turn}/abort")
+    view = await stack.settled(turn)
+    messages = (await stack.sandbox.get("/hook/messages")).json()["messages"]
+
+    assert {effect["identity"]: effect["state"] for effect in view["effects"]} == {
+        "W-H1": "compensated",
+        "ops/W-H1 is charged": "standing",
+    }
+    assert [message["text"] for message in messages] == ["W-H1 is charged"]
+    await stack.must_agree(view)
+
+
 async def test_temporal_that_dies_in_the_middle_is_waited_for(stack: Stack) -> None:
     await stack.knobs("pay", latency_ms=1500)
     turn = await stack.start(reply(call("charge_card", invoice="T-1", **MONEY)), say("Done."))

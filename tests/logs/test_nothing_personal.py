@@ -47,7 +47,7 @@ from turnsaga.tools import Call, Once, Prepared, ReadTool, Tools
 
 MARK = "zqmark"
 WHO = Principal(tenant=f"{MARK}tenant", user=f"{MARK}user")
-ALLOWED = {"charge_card": "immediate", "send_invoice_email": "immediate!"}
+ALLOWED = {"charge_card": "immediate", "send_invoice_email": "immediate!", "post_message": "immediate!"}
 THINKING = say(*[f"{MARK}thinking "] * 400, delay_ms=50)
 _numbers = itertools.count(1)
 ENVIRONMENT = {
@@ -146,11 +146,16 @@ def mail() -> dict[str, Any]:
     return call("send_invoice_email", to=to, invoice=f"{MARK}-{next(_numbers)}", amount="1 EUR", note=MARK)
 
 
+def message() -> dict[str, Any]:
+    return call("post_message", channel=MARK, text=f"{MARK} {next(_numbers)}")
+
+
 MALFORMED = (
     {"tool": "charge_card", "raw_args": f'{{"customer": "{MARK}'},
     {"tool": "charge_card", "raw_args": f'"{MARK}"'},
     {"tool": "charge_card", "args": {"customer": MARK, "amount": MARK, "currency": MARK, "invoice": MARK}},
     {"tool": f"{MARK}_tool", "args": {MARK: MARK}},
+    {"tool": "post_message", "args": {"channel": f"{MARK}/{MARK}", "text": f"{MARK}\x00"}},
     {"tool": "update_record", "args": {"kind": "note", "id": f"{MARK}absent", "fields": {MARK: MARK}}},
 )
 
@@ -178,10 +183,13 @@ async def test_worker_over_vendors_that_work_and_fail(
         "TURNSAGA_PAY_URL": sandbox.vendor.pay_url,
         "TURNSAGA_CRM_URL": sandbox.vendor.crm_url,
         "TURNSAGA_SMTP_PORT": str(sandbox.vendor.smtp_port),
+        "TURNSAGA_HOOK_URL": sandbox.vendor.hook_url,
     }
     find = call("find_customer", query=MARK)
     async with worker(client, tmp_path, **vendors) as (running, turns):
-        well = await settled_by_abort(turns, reply(charge(), record(), mail(), find), policies=ALLOWED)
+        well = await settled_by_abort(
+            turns, reply(charge(), record(), mail(), message(), find), policies=ALLOWED
+        )
         refused = await turns.start(reply(*MALFORMED), say(MARK), policies=ALLOWED)
         await turns.settled(refused)
         failing = await turns.start({"error": {"status": 500, "times": 2}, **say(MARK)})
@@ -189,7 +197,8 @@ async def test_worker_over_vendors_that_work_and_fail(
         await sandbox.knobs("pay", drop_response=1)
         await sandbox.knobs("crm", fail={"status": 500, "times": 2, "applied": True})
         await sandbox.knobs("mail", fail={"status": 554, "times": 1})
-        lost = await settled_by_abort(turns, reply(charge(), record(), mail()), policies=ALLOWED)
+        await sandbox.knobs("hook", drop_response=1)
+        lost = await settled_by_abort(turns, reply(charge(), record(), mail(), message()), policies=ALLOWED)
         await sandbox.clear()
         nonsense = await turns.turns.start(WHO, "c", message=f'{{"script": "{MARK}"}}', start_key="n")
         await turns.settled(nonsense)
@@ -200,8 +209,10 @@ async def test_worker_over_vendors_that_work_and_fail(
         "charge_card": "compensated",
         "create_record": "compensated",
         "send_invoice_email": "standing",
+        "post_message": "standing",
     }
     assert lost["charge_card"] == lost["create_record"] == "compensated"
+    assert lost["post_message"] == "unknown"
     assert {"worker.started", "commit.recorded", "undo.recorded"} <= events
     assert any(event.startswith("Completing activity as failed") for event in events)
     assert running.process.returncode == 0
@@ -270,9 +281,10 @@ async def test_worker_over_vendors_that_echo(
 ) -> None:
     with echo(*statuses) as url, serving(ThreadingTCPServer(("127.0.0.1", 0), Refusing)) as smtp:
         vendors = {"TURNSAGA_PAY_URL": url, "TURNSAGA_CRM_URL": url, "TURNSAGA_SMTP_PORT": str(smtp)}
+        vendors["TURNSAGA_HOOK_URL"] = url
         async with worker(client, tmp_path, **vendors) as (running, turns):
             started = await turns.start(
-                reply(charge(), record(), mail(), call("find_customer", query=MARK)),
+                reply(charge(), record(), mail(), message(), call("find_customer", query=MARK)),
                 THINKING,
                 policies=ALLOWED,
             )

@@ -134,7 +134,13 @@ def test_what_is_a_secret_is_held_as_one() -> None:
         if reading.holds_secret(field)
     }
 
-    assert secret == {"TURNSAGA_CRM_TOKEN", "TURNSAGA_DATABASE", "TURNSAGA_JWT_KEYS", "TURNSAGA_PAY_KEY"}
+    assert secret == {
+        "TURNSAGA_CRM_TOKEN",
+        "TURNSAGA_DATABASE",
+        "TURNSAGA_HOOK_TOKEN",
+        "TURNSAGA_JWT_KEYS",
+        "TURNSAGA_PAY_KEY",
+    }
 
 
 def test_what_several_parts_read_is_declared_once() -> None:
