@@ -4,8 +4,6 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from random import SystemRandom
 from typing import Concatenate, Final, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
@@ -25,6 +23,7 @@ from turnsaga.store._postgres import (
     transaction_name,
 )
 from turnsaga.store._sqlite import sqlite_engine, sqlite_transaction
+from turnsaga.store._threads import Threads
 from turnsaga.store._unit import flush, forget
 
 __all__ = ["Database"]
@@ -94,7 +93,7 @@ class Database:
             else postgres_engine(self._url, connections=connections)
         )
         self._connections = 1 if self._is_sqlite else connections
-        self._threads = ThreadPoolExecutor(self._connections, thread_name_prefix="ledger")
+        self._threads = Threads(self._connections, name="ledger")
         self._news = News()
         self._listener: EventListener | None = None
 
@@ -125,15 +124,9 @@ class Database:
         await self._on_thread("migrate", work)
 
     async def _on_thread(self, purpose: _Purpose, work: Callable[[Connection], T]) -> T:
-        loop = asyncio.get_running_loop()
-        # In the caller's context, so that what a transaction logs says whose it is.
-        context, asked = copy_context(), time.monotonic()
-        answer = loop.run_in_executor(
-            self._threads, lambda: context.run(self._transact, purpose, work, asked)
-        )
-        # If its caller is gone by then, nobody else looks at the error.
-        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(answer)
+        asked = time.monotonic()
+        # A caller that is cancelled meanwhile ends its wait, not the transaction.
+        return await self._threads.run(lambda: self._transact(purpose, work, asked))
 
     def _transact(self, purpose: _Purpose, work: Callable[[Connection], T], asked_at: float) -> T:
         if time.monotonic() - asked_at > _QUEUE_S:
@@ -228,11 +221,10 @@ class Database:
 
     async def close(self) -> None:
         """Wait for what is under way, then let the connections go."""
-        loop = asyncio.get_running_loop()
         if self._listener is not None:
-            await loop.run_in_executor(None, self._listener.stop)
-        await loop.run_in_executor(self._threads, self.engine.dispose)
-        self._threads.shutdown(wait=True)
+            await asyncio.to_thread(self._listener.stop)
+        await self._threads.close()
+        await asyncio.to_thread(self.engine.dispose)
 
 
 def _reason(error: Exception) -> str:
