@@ -92,6 +92,7 @@ class ModelActivities:
         self._store = store
         self._tools = tools
         self._factory = factory
+        self._schemas = {tool.name: offered_schema(tool) for tool in tools}
 
     def all(self) -> Sequence[Callable[..., object]]:
         """Return the activities, for a worker."""
@@ -161,7 +162,7 @@ class ModelActivities:
     def _offered(self, policies: Mapping[str, str]) -> list[ToolDefinition]:
         return [
             ToolDefinition(
-                name=tool.name, description=tool.description, parameters_json_schema=offered_schema(tool)
+                name=tool.name, description=tool.description, parameters_json_schema=self._schemas[tool.name]
             )
             for tool in self._tools
             if not _is_off(tool, policies)
