@@ -60,7 +60,7 @@ class SqlStore:
     same call may be made again. Nothing was written then, unless the answer to its COMMIT is what was lost.
     """
 
-    def __init__(self, url: str, *, connections: int = 8, clock: Callable[[], datetime] = _utc_now) -> None:
+    def __init__(self, url: str, *, connections: int = 4, clock: Callable[[], datetime] = _utc_now) -> None:
         self._database = Database(url, connections=connections)
         self._clock = clock
 
