@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Select, text
+from sqlalchemy.sql.dml import UpdateBase
 
 from tests.store.ledgers import Ledger
 from turnsaga.ledger import BLOCKS_IDENTITY, OPEN_TURN, State
 from turnsaga.store import _blocking, _deployment, _queue, _replies, _statements, schema
+from turnsaga.store._prepared import Prepared
 
-ASKED: dict[str, tuple[Select[*tuple[Any, ...]], dict[str, Any]]] = {
+ASKED: dict[str, tuple[Prepared | Select[*tuple[Any, ...]], dict[str, Any]]] = {
     "ix_effects_outstanding": (
         _replies._TO_NOTICE,
         {"tenant_is": "acme", "user_is": "ada", "turn_is": "trn"},
@@ -32,6 +34,12 @@ ASKED: dict[str, tuple[Select[*tuple[Any, ...]], dict[str, Any]]] = {
 }
 
 
+def question(asked: Prepared | Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
+    built = asked.built if isinstance(asked, Prepared) else asked
+    assert not isinstance(built, UpdateBase)
+    return built
+
+
 def plan(connection: Connection, statement: Select[*tuple[Any, ...]], told: dict[str, Any]) -> str:
     compiled = statement.compile(connection)
     explain = "EXPLAIN" if connection.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
@@ -52,11 +60,24 @@ def plan(connection: Connection, statement: Select[*tuple[Any, ...]], told: dict
 
 @pytest.mark.parametrize("index", ASKED)
 async def test_question_is_answered_from_its_index(ledger: Ledger, index: str) -> None:
-    statement, told = ASKED[index]
+    asked, told = ASKED[index]
 
-    used = await ledger.store._database.read(plan, statement, told)
+    used = await ledger.store._database.read(plan, question(asked), told)
 
     assert index in used
+
+
+@pytest.mark.parametrize(
+    "statement", [_replies._EFFECTS_OF_TURNS, _replies._CALLS_OF_TURNS, _replies._STEPS_OF_TURNS]
+)
+async def test_history_is_read_by_its_turns(ledger: Ledger, statement: Prepared) -> None:
+    """Not from the tables: a prepared statement keeps the plan that it got while they were small."""
+    told = {"tenant_is": "acme", **dict.fromkeys(_replies._LIST, "trn")}
+
+    used = await ledger.store._database.read(plan, question(statement), told)
+
+    assert "turns" not in used
+    assert "SCAN" not in used.upper().replace("INDEX SCAN", "")
 
 
 def test_states_of_partial_indexes_are_those_of_the_protocol() -> None:

@@ -9,6 +9,7 @@ from sqlalchemy import Select, bindparam, func, insert, select
 from turnsaga.ledger import CLOSED, IN_DOUBT, State
 from turnsaga.store import schema
 from turnsaga.store._postgres import lock_names
+from turnsaga.store._prepared import Prepared
 from turnsaga.store._rows import EffectRow
 from turnsaga.store._statements import matches
 from turnsaga.store._unit import TurnUnit
@@ -17,11 +18,16 @@ from turnsaga.store.schema import one_of
 __all__ = ["Blocker", "blocker_of", "enqueue", "is_overtaken", "must_yield"]
 
 _effects, _turns, _resources = schema.effects, schema.turns, schema.resources
-_LAST_EPOCH: Final = select(func.max(_resources.c.epoch)).where(
-    matches(_resources.c.tenant, _resources.c.system, _resources.c.resource)
+_LAST_EPOCH: Final = Prepared(
+    select(func.max(_resources.c.epoch)).where(
+        matches(_resources.c.tenant, _resources.c.system, _resources.c.resource)
+    )
 )
-_RESOURCES: Final = select(_resources.c.resource).where(matches(_resources.c.tenant, _resources.c.effect))
-_SAME_IDENTITY: Final = (
+_ADD_PLACE: Final = Prepared(insert(_resources))
+_RESOURCES: Final = Prepared(
+    select(_resources.c.resource).where(matches(_resources.c.tenant, _resources.c.effect))
+)
+_SAME_IDENTITY: Final = Prepared(
     select(_effects.c.title, _effects.c.turn, _effects.c.held_for)
     .where(
         matches(_effects.c.tenant, _effects.c.system, _effects.c.identity)
@@ -92,8 +98,8 @@ def _committed_before() -> Select[str]:
     )
 
 
-_EARLIER_ON_RESOURCE: Final = _earlier_on_resource()
-_COMMITTED_BEFORE: Final = _committed_before()
+_EARLIER_ON_RESOURCE: Final = Prepared(_earlier_on_resource())
+_COMMITTED_BEFORE: Final = Prepared(_committed_before())
 _WAITING: Final = select(_effects.c.effect).where(
     matches(_effects.c.tenant, _effects.c.turn)
     & (_effects.c.state == State.PREPARED)
@@ -143,24 +149,25 @@ def blocker_of(unit: TurnUnit, row: EffectRow, resources: Sequence[str] | None =
 
 
 def _enqueue(unit: TurnUnit, system: str, resource: str, effect: str) -> None:
-    last = unit.connection.execute(
-        _LAST_EPOCH, {"tenant_is": unit.turn.tenant, "system_is": system, "resource_is": resource}
+    last = _LAST_EPOCH.run(
+        unit.connection, {"tenant_is": unit.turn.tenant, "system_is": system, "resource_is": resource}
     ).scalar_one()
-    unit.connection.execute(
-        insert(_resources).values(
-            tenant=unit.turn.tenant,
-            system=system,
-            resource=resource,
-            epoch=(last or 0) + 1,
-            effect=effect,
-            turn=unit.turn.turn,
-        )
+    _ADD_PLACE.run(
+        unit.connection,
+        {
+            "tenant": unit.turn.tenant,
+            "system": system,
+            "resource": resource,
+            "epoch": (last or 0) + 1,
+            "effect": effect,
+            "turn": unit.turn.turn,
+        },
     )
 
 
 def _resources_of(unit: TurnUnit, row: EffectRow) -> Sequence[str]:
     named = {"tenant_is": row.tenant, "effect_is": row.effect}
-    return unit.connection.execute(_RESOURCES, named).scalars().all()
+    return [row.resource for row in _RESOURCES.run(unit.connection, named)]
 
 
 def _resource_lock(tenant: str, system: str, resource: str) -> str:
@@ -171,8 +178,8 @@ def _identity_blocker(unit: TurnUnit, row: EffectRow) -> Blocker | None:
     """Return another effect on the same business identity that isn't settled."""
     if row.identity is None:
         return None
-    found = unit.connection.execute(
-        _SAME_IDENTITY,
+    found = _SAME_IDENTITY.run(
+        unit.connection,
         {
             "tenant_is": row.tenant,
             "system_is": row.system,
@@ -192,7 +199,7 @@ def _resource_blockers(unit: TurnUnit, *, turn: str, effect: str) -> list[Blocke
     named = {"tenant_is": unit.turn.tenant, "turn_is": turn, "effect_is": effect}
     return [
         Blocker(found.title, found.turn, found.held_for)
-        for found in unit.connection.execute(_EARLIER_ON_RESOURCE, named)
+        for found in _EARLIER_ON_RESOURCE.run(unit.connection, named)
     ]
 
 
@@ -204,7 +211,7 @@ def is_overtaken(unit: TurnUnit, row: EffectRow) -> bool:
         "turn_is": row.turn,
         "since": row.prepared_at,
     }
-    return unit.connection.execute(_COMMITTED_BEFORE, named).first() is not None
+    return _COMMITTED_BEFORE.run(unit.connection, named).one_or_none() is not None
 
 
 def must_yield(unit: TurnUnit, row: EffectRow, blocker: Blocker) -> bool:

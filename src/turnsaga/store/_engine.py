@@ -17,7 +17,8 @@ from turnsaga.errors import InvalidRequest, StoreBusy, StoreUnavailable
 from turnsaga.store._news import News
 from turnsaga.store._postgres import (
     EventListener,
-    forget_transaction,
+    commit,
+    expect_transaction,
     postgres_engine,
     transaction_fate,
     transaction_name,
@@ -169,11 +170,12 @@ class Database:
         with connection, begun as transaction:
             # A connection is used again: what a transaction before had gathered isn't ours.
             forget(connection)
-            forget_transaction(connection)
+            expect_transaction(connection, writes=purpose == "write")
             result = work(connection)
             flush(connection)
             name = None if purpose == "read" else transaction_name(connection)
             try:
+                commit(connection)
                 transaction.commit()
             except DBAPIError as error:
                 if name is not None and error.connection_invalidated:

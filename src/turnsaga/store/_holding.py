@@ -10,6 +10,7 @@ from turnsaga.errors import NotFound
 from turnsaga.ledger import Event, State, TurnState
 from turnsaga.models import Decision, DecisionAnswer, EffectRef, Principal, TurnRef
 from turnsaga.store import schema
+from turnsaga.store._prepared import Prepared
 from turnsaga.store._rows import EffectRow, effect_row
 from turnsaga.store._statements import PREPARED_OF_TURN, matches
 from turnsaga.store._unit import TurnUnit
@@ -24,7 +25,9 @@ _REJECTED_WORD: Final = "rejected"
 _EXPIRED_WORD: Final = "expired"
 
 _effects = schema.effects
-_OWNER: Final = select(_effects.c.turn, _effects.c.user).where(matches(_effects.c.tenant, _effects.c.effect))
+_OWNER: Final = Prepared(
+    select(_effects.c.turn, _effects.c.user).where(matches(_effects.c.tenant, _effects.c.effect))
+)
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def decide(
         NotFound: there is no such effect, it isn't the owner's, or it isn't of this turn.
     """
     named = {"tenant_is": decision.tenant, "effect_is": decision.effect}
-    found = connection.execute(_OWNER, named).one_or_none()
+    found = _OWNER.run(connection, named).one_or_none()
     if found is None or (turn is not None and found.turn != turn):
         raise NotFound("effect", decision.effect)
     if owner is not None and (owner.tenant, owner.user) != (decision.tenant, found.user):
@@ -140,7 +143,7 @@ def release_prepared(unit: TurnUnit) -> None:
     So a question is withdrawn at once, whether a worker lives or not.
     """
     named = {"tenant_is": unit.turn.tenant, "turn_is": unit.turn.turn}
-    for found in unit.connection.execute(PREPARED_OF_TURN, named).all():
+    for found in PREPARED_OF_TURN.run(unit.connection, named):
         row = effect_row(found)
         unit.move(row, Event.DROPPED, held_for=None, error=ABORTED)
 

@@ -7,18 +7,24 @@ an advisory lock, so nothing rests on a stricter isolation.
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from turnsaga.errors import InvalidRequest
 from turnsaga.keys import digest
+from turnsaga.store._prepared import driver_of, place_driver, raised
+
+if TYPE_CHECKING:
+    from turnsaga.store._libpq import PostgresDriver
 
 __all__ = [
     "EventListener",
-    "forget_transaction",
+    "commit",
+    "expect_transaction",
     "lock_names",
     "notify",
     "postgres_engine",
@@ -30,8 +36,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _CHANNEL: Final = "turnsaga_events"
 _PAUSE_S: Final = 1.0
 _WAKE_S: Final = 0.5
-_NAME: Final = "turnsaga_transaction"
-_NOTIFY: Final = text("SELECT pg_notify(:channel, :turn), pg_current_xact_id()::text AS name")
+_LOCK: Final = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 _WHICH: Final = text("SELECT pg_current_xact_id_if_assigned()::text")
 _FATE: Final = text("SELECT pg_xact_status(CAST(:name AS xid8))")
 _CONNECTING: Final[Mapping[str, str | int]] = {
@@ -75,10 +80,13 @@ def postgres_engine(url: URL, *, connections: int) -> Engine:
         connect_args=_connecting(url),
     )
 
+    from turnsaga.store._libpq import PostgresDriver  # noqa: PLC0415  # its driver is an extra
+
     @event.listens_for(engine, "connect")
-    def limit(dbapi: Any, _record: object) -> None:  # noqa: ANN401  # the driver's own type
+    def limit(dbapi: Any, record: ConnectionPoolEntry) -> None:  # noqa: ANN401  # the driver's own type
         dbapi.execute(_LIMITS)
         dbapi.commit()
+        place_driver(record.info, PostgresDriver(dbapi))
 
     return engine
 
@@ -91,31 +99,51 @@ def lock_names(connection: Connection, names: Sequence[str]) -> None:
     if connection.dialect.name != "postgresql":
         return
     for name in sorted(set(names)):
-        connection.execute(
-            text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))"), {"name": digest(name)}
-        )
+        connection.execute(_LOCK, {"name": digest(name)})
 
 
 def notify(connection: Connection, turn: str) -> None:
     """Tell followers, at this transaction's end, that the turn has a new event."""
-    if connection.dialect.name != "postgresql":
-        return
-    # The transaction's name comes along, so that it costs no round trip of its own.
-    told = connection.execute(_NOTIFY, {"channel": _CHANNEL, "turn": turn}).one()
-    connection.info[_NAME] = told.name
+    if (driver := _driver(connection)) is not None:
+        driver.notify(_CHANNEL, turn)
 
 
-def forget_transaction(connection: Connection) -> None:
-    """Drop the name of the transaction that used this connection before."""
-    connection.info.pop(_NAME, None)
+def expect_transaction(connection: Connection, *, writes: bool) -> None:
+    """Forget the transaction that used this connection before; one that ``writes`` gets its name."""
+    if (driver := _driver(connection)) is not None:
+        driver.expect(writes=writes)
 
 
 def transaction_name(connection: Connection) -> str | None:
     """Return by what the server can be asked about this transaction; None if it has written nothing."""
+    driver = _driver(connection)
+    if driver is None:
+        return None
+    name: str | None = driver.transaction or connection.scalar(_WHICH)
+    return name
+
+
+def commit(connection: Connection) -> None:
+    """Commit on Postgres, together with what has waited for that; elsewhere it is SQLAlchemy's to do.
+
+    Raises:
+        DBAPIError: as SQLAlchemy would raise it.
+    """
+    driver = _driver(connection)
+    if driver is None:
+        return
+    try:
+        driver.commit()
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise raised(connection, "COMMIT", error) from error
+
+
+def _driver(connection: Connection) -> "PostgresDriver | None":
     if connection.dialect.name != "postgresql":
         return None
-    name: str | None = connection.info.get(_NAME) or connection.scalar(_WHICH)
-    return name
+    driver: Any = driver_of(connection)
+    found: PostgresDriver = driver
+    return found
 
 
 def transaction_fate(connection: Connection, name: str) -> str | None:

@@ -14,6 +14,7 @@ from turnsaga.models import CallPlan, CallRef, HeldFor
 from turnsaga.store import schema
 from turnsaga.store._blocking import enqueue
 from turnsaga.store._payloads import dump, load, load_object
+from turnsaga.store._prepared import Prepared
 from turnsaga.store._rows import EffectRow, effect_row
 from turnsaga.store._statements import CALL, matches
 from turnsaga.store._unit import TurnUnit
@@ -23,7 +24,7 @@ from turnsaga.tools import CommitPolicy, Policy
 __all__ = ["CallContext", "NewEffect", "call_context", "linked", "prepared"]
 
 _calls, _effects, _turns = schema.calls, schema.effects, schema.turns
-_CONTEXT: Final = (
+_CONTEXT: Final = Prepared(
     select(
         _turns.c.user, _turns.c.conversation, _turns.c.nonce, _turns.c.policies, _turns.c.fence,
         _calls.c.tool, _calls.c.arguments, _calls.c.occurrence, _calls.c.digest, _calls.c.effect,
@@ -32,10 +33,10 @@ _CONTEXT: Final = (
     .select_from(_calls.join(_turns, (_turns.c.tenant == _calls.c.tenant) & (_turns.c.turn == _calls.c.turn)))
     .where(CALL)
 )  # fmt: skip
-_LINK: Final = select(_calls.c.effect, _calls.c.repeated).where(CALL)
-_SET_LINK: Final = update(_calls).where(CALL)
-_BY_KEY: Final = select(_effects).where(matches(_effects.c.tenant, _effects.c.key))
-_INSERT: Final = insert(_effects)
+_LINK: Final = Prepared(select(_calls.c.effect, _calls.c.repeated).where(CALL))
+_SET_LINK: Final = Prepared(update(_calls).where(CALL))
+_BY_KEY: Final = Prepared(select(_effects).where(matches(_effects.c.tenant, _effects.c.key)))
+_INSERT: Final = Prepared(insert(_effects))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,7 @@ def call_context(connection: Connection, ref: CallRef) -> CallContext:
     Raises:
         NotFound: the turn has no such call.
     """
-    row = connection.execute(_CONTEXT, _named(ref)).one_or_none()
+    row = _CONTEXT.run(connection, _named(ref)).one_or_none()
     if row is None:
         raise NotFound("call", f"{ref.turn}/{ref.step}/{ref.index}")
     return CallContext(
@@ -113,7 +114,7 @@ def call_context(connection: Connection, ref: CallRef) -> CallContext:
 
 def linked(unit: TurnUnit, ref: CallRef) -> tuple[EffectRow, bool] | None:
     """Return the call's effect, and whether it is an earlier call's; None if it has none yet."""
-    row = unit.connection.execute(_LINK, _named(ref)).one()
+    row = _LINK.run(unit.connection, _named(ref)).one()
     return None if row.effect is None else (unit.effect(row.effect), row.repeated)
 
 
@@ -123,12 +124,12 @@ def prepared(unit: TurnUnit, ref: CallRef, new: NewEffect) -> tuple[EffectRow, b
     Raises:
         KeyConflict: the key stands for other arguments.
     """
-    present = unit.connection.execute(_BY_KEY, {"tenant_is": ref.tenant, "key_is": new.key}).one_or_none()
+    present = _BY_KEY.run(unit.connection, {"tenant_is": ref.tenant, "key_is": new.key}).one_or_none()
     repeated = present is not None
     row = effect_row(present) if present is not None else _inserted(unit, ref, new)
     if present is not None and row.arguments_digest != new.arguments_digest:
         raise KeyConflict(new.key)
-    unit.connection.execute(_SET_LINK, {**_named(ref), "effect": row.effect, "repeated": repeated})
+    _SET_LINK.run_later(unit.connection, {**_named(ref), "effect": row.effect, "repeated": repeated})
     return row, repeated
 
 
@@ -197,7 +198,7 @@ def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect) -> EffectRow:
         first_claim_at=None,
         send_by=None,
     )
-    unit.connection.execute(_INSERT, vars(row))
+    _INSERT.run(unit.connection, vars(row))
     unit.set_turn(next_seq=turn.next_seq + 1)
     enqueue(unit, row, new.resources)
     unit.announce(row)

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, func, select, update
 from turnsaga.ledger import TurnEventName, TurnState
 from turnsaga.models import TurnRef
 from turnsaga.store import schema
+from turnsaga.store._prepared import Prepared
 from turnsaga.store._statements import OCCUPANT, TURN, matches
 from turnsaga.store._unit import TurnUnit
 
@@ -19,11 +20,11 @@ MAX_QUEUED: Final = 20
 _turns, _conversations = schema.turns, schema.conversations
 _OF_CONVERSATION: Final = matches(_turns.c.tenant, _turns.c.user, _turns.c.conversation)
 _IS_QUEUED: Final = schema.one_of(_turns.c.state, schema.QUEUED)
-_FIRST: Final = (
+_FIRST: Final = Prepared(
     select(_turns.c.turn).where(_OF_CONVERSATION & _IS_QUEUED).order_by(_turns.c.position).limit(1)
 )
-_LENGTH: Final = select(func.count()).select_from(_turns).where(_OF_CONVERSATION & _IS_QUEUED)
-_LOCK: Final = (
+_LENGTH: Final = Prepared(select(func.count()).select_from(_turns).where(_OF_CONVERSATION & _IS_QUEUED))
+_LOCK: Final = Prepared(
     update(_conversations)
     .where(matches(_conversations.c.tenant, _conversations.c.user, _conversations.c.conversation))
     .values(turns=_conversations.c.turns)
@@ -32,12 +33,14 @@ _LOCK: Final = (
 
 def first_queued(connection: Connection, conversation: dict[str, Any]) -> str | None:
     """Return the turn that begins next in a conversation, if one waits."""
-    return connection.execute(_FIRST, conversation).scalar_one_or_none()
+    turn: str | None = _FIRST.run(connection, conversation).scalar_one_or_none()
+    return turn
 
 
 def queue_length(connection: Connection, conversation: dict[str, Any]) -> int:
     """Return how many turns of a conversation wait."""
-    return connection.execute(_LENGTH, conversation).scalar_one()
+    length: int = _LENGTH.run(connection, conversation).scalar_one()
+    return length
 
 
 def begin_next(unit: TurnUnit) -> str | None:
@@ -46,7 +49,7 @@ def begin_next(unit: TurnUnit) -> str | None:
     if first_queued(unit.connection, conversation) is None:
         return None
     # A start, a turn that asks whether it may begin, and this one: one after the other.
-    unit.connection.execute(_LOCK, conversation)
+    _LOCK.run(unit.connection, conversation)
     turn = first_queued(unit.connection, conversation)
     if turn is None:
         return None
@@ -59,12 +62,12 @@ def enter(connection: Connection, ref: TurnRef, *, now: datetime) -> TurnState:
 
     Whoever ends a turn lets the next one begin. This is for a turn that was queued in that very moment.
     """
-    row = connection.execute(TURN, {"tenant_is": ref.tenant, "turn_is": ref.turn}).one()
+    row = TURN.run(connection, {"tenant_is": ref.tenant, "turn_is": ref.turn}).one()
     conversation = {"tenant_is": row.tenant, "user_is": row.user, "conversation_is": row.conversation}
-    connection.execute(_LOCK, conversation)
+    _LOCK.run(connection, conversation)
     unit = TurnUnit.hold(connection, ref, now)
     if unit.turn.state is TurnState.QUEUED:
-        occupied = connection.execute(OCCUPANT, conversation).scalar_one_or_none() is not None
+        occupied = OCCUPANT.run(connection, conversation).scalar_one_or_none() is not None
         if not occupied and first_queued(connection, conversation) == ref.turn:
             _begun(unit)
     return unit.turn.state

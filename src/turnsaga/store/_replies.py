@@ -1,6 +1,6 @@
 """What the model said: replies, their calls, the text as it streams, and the history that is made of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -11,8 +11,9 @@ from turnsaga.ledger import TurnState
 from turnsaga.models import CallRef, StepRef, TurnRef
 from turnsaga.store import schema
 from turnsaga.store._payloads import dump, dump_outcome, load, load_object
+from turnsaga.store._prepared import Prepared, Row
 from turnsaga.store._rows import EffectRow, TurnRow, effect_row, turn_row
-from turnsaga.store._statements import CALL, TURN, matches
+from turnsaga.store._statements import CALL, TURN, listed, matches
 from turnsaga.store._unit import TurnUnit
 from turnsaga.transcript import PastCall, PastStep, PastTurn, effect_result, notice
 
@@ -31,19 +32,19 @@ __all__ = [
 
 
 _turns, _steps, _calls, _effects = schema.turns, schema.steps, schema.calls, schema.effects
-_STEP: Final = select(_steps.c.step).where(matches(_steps.c.tenant, _steps.c.turn, _steps.c.step))
-_ADD_STEP: Final = insert(_steps)
-_ADD_CALLS: Final = insert(_calls)
-_SET_RESULT: Final = update(_calls).where(CALL & _calls.c.result.is_(None))
-_SAME_CALLS: Final = select(func.count()).where(
-    matches(_calls.c.tenant, _calls.c.turn, _calls.c.tool, _calls.c.digest)
+_STEP: Final = Prepared(select(_steps.c.step).where(matches(_steps.c.tenant, _steps.c.turn, _steps.c.step)))
+_ADD_STEP: Final = Prepared(insert(_steps))
+_ADD_CALL: Final = Prepared(insert(_calls))
+_SET_RESULT: Final = Prepared(update(_calls).where(CALL & _calls.c.result.is_(None)))
+_SAME_CALLS: Final = Prepared(
+    select(func.count()).where(matches(_calls.c.tenant, _calls.c.turn, _calls.c.tool, _calls.c.digest))
 )
-_CALLS_OF_STEP: Final = (
+_CALLS_OF_STEP: Final = Prepared(
     select(_calls, _calls.c.index.label("call"))
     .where(matches(_calls.c.tenant, _calls.c.turn, _calls.c.step))
     .order_by(_calls.c.index)
 )
-_CONVERSATION: Final = (
+_CONVERSATION: Final = Prepared(
     select(_turns)
     .where(
         matches(_turns.c.tenant, _turns.c.user, _turns.c.conversation)
@@ -51,20 +52,22 @@ _CONVERSATION: Final = (
     )
     .order_by(_turns.c.position)
 )
-_EFFECTS_OF_TURNS: Final = select(_effects).where(
-    matches(_effects.c.tenant) & _effects.c.turn.in_(bindparam("turns", expanding=True))
+# As many names as a list holds, so that its text stays the same and every plan goes by the turn.
+_LIST: Final = tuple(f"turn_{place}" for place in range(8))
+_EFFECTS_OF_TURNS: Final = Prepared(
+    select(_effects).where(matches(_effects.c.tenant) & listed(_effects.c.turn, _LIST))
 )
-_CALLS_OF_TURNS: Final = (
+_CALLS_OF_TURNS: Final = Prepared(
     select(_calls)
-    .where(matches(_calls.c.tenant) & _calls.c.turn.in_(bindparam("turns", expanding=True)))
+    .where(matches(_calls.c.tenant) & listed(_calls.c.turn, _LIST))
     .order_by(_calls.c.turn, _calls.c.step, _calls.c.index)
 )
-_STEPS_OF_TURNS: Final = (
+_STEPS_OF_TURNS: Final = Prepared(
     select(_steps)
-    .where(matches(_steps.c.tenant) & _steps.c.turn.in_(bindparam("turns", expanding=True)))
+    .where(matches(_steps.c.tenant) & listed(_steps.c.turn, _LIST))
     .order_by(_steps.c.turn, _steps.c.step)
 )
-_TO_NOTICE: Final = (
+_TO_NOTICE: Final = Prepared(
     select(_effects)
     .where(
         matches(_effects.c.tenant, _effects.c.user)
@@ -149,13 +152,16 @@ def step_context(connection: Connection, ref: StepRef, *, now: datetime) -> Step
     turn = _turn(connection, ref)
     if turn.begun_at is None:
         TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now).set_turn(begun_at=now)
-    stored = connection.execute(_STEP, _step(ref)).one_or_none()
+    stored = _STEP.run(connection, _step(ref)).one_or_none()
     return StepContext(
         fenced=turn.fenced or turn.state is not TurnState.RUNNING,
         message=load(turn.message),
         model=turn.model,
         policies=load_object(turn.policies),
-        history=_history(connection, turn),
+        # Of a conversation that has just begun there is nothing to read but what is read already.
+        history=(PastTurn(load(turn.message), turn.state, ()),)
+        if turn.position == 1 and ref.step == 1 and stored is None
+        else _history(connection, turn),
         notices=_notices(connection, turn),
         stored=None if stored is None else _stored(connection, ref),
     )
@@ -190,10 +196,10 @@ def record_reply(
     unit = TurnUnit.hold_running(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
     if unit is None:
         return None
-    if connection.execute(_STEP, _step(ref)).one_or_none() is not None:
+    if _STEP.run(connection, _step(ref)).one_or_none() is not None:
         return _stored(connection, ref)
-    connection.execute(
-        _ADD_STEP,
+    _ADD_STEP.run_later(
+        connection,
         {
             "tenant": ref.tenant,
             "turn": ref.turn,
@@ -206,8 +212,8 @@ def record_reply(
         },
     )
     rows = _call_rows(connection, ref, reply.calls)
-    if rows:
-        connection.execute(_ADD_CALLS, rows)
+    for row in rows:
+        _ADD_CALL.run_later(connection, row)
     return StoredReply(
         tuple(
             StoredCall(
@@ -229,7 +235,7 @@ def record_result(
     """Store the result of a call that has no effect; the first one stays."""
     TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
     named = {**_step(ref), "index_is": ref.index}
-    connection.execute(_SET_RESULT, {**named, "result": dump_outcome(result), "is_error": is_error})
+    _SET_RESULT.run_later(connection, {**named, "result": dump_outcome(result), "is_error": is_error})
 
 
 def _call_rows(connection: Connection, ref: StepRef, calls: Sequence[NewCall]) -> list[dict[str, Any]]:
@@ -242,8 +248,8 @@ def _call_rows(connection: Connection, ref: StepRef, calls: Sequence[NewCall]) -
         if call.again:
             same = (call.tool, call.digest)
             if same not in seen:
-                seen[same] = connection.execute(
-                    _SAME_CALLS,
+                seen[same] = _SAME_CALLS.run(
+                    connection,
                     {
                         "tenant_is": ref.tenant,
                         "turn_is": ref.turn,
@@ -277,11 +283,11 @@ def _step(ref: StepRef | CallRef) -> dict[str, Any]:
 
 
 def _turn(connection: Connection, ref: StepRef) -> TurnRow:
-    return turn_row(connection.execute(TURN, {"tenant_is": ref.tenant, "turn_is": ref.turn}).one())
+    return turn_row(TURN.run(connection, {"tenant_is": ref.tenant, "turn_is": ref.turn}).one())
 
 
 def _stored(connection: Connection, ref: StepRef) -> StoredReply:
-    rows = connection.execute(_CALLS_OF_STEP, _step(ref))
+    rows = _CALLS_OF_STEP.run(connection, _step(ref))
     calls = tuple(
         StoredCall(
             row.call,
@@ -303,14 +309,12 @@ def _history(connection: Connection, turn: TurnRow) -> tuple[PastTurn, ...]:
         "conversation_is": turn.conversation,
         "up_to": turn.position,
     }
-    turns = [turn_row(row) for row in connection.execute(_CONVERSATION, conversation)]
-    these = {"tenant_is": turn.tenant, "turns": [row.turn for row in turns]}
+    turns = [turn_row(row) for row in _CONVERSATION.run(connection, conversation)]
     rows = {
-        row.effect: row
-        for row in (effect_row(found) for found in connection.execute(_EFFECTS_OF_TURNS, these))
+        row.effect: row for row in (effect_row(found) for found in _of(connection, _EFFECTS_OF_TURNS, turns))
     }
     by_step: dict[tuple[str, int], list[PastCall]] = {}
-    for call in connection.execute(_CALLS_OF_TURNS, these):
+    for call in _of(connection, _CALLS_OF_TURNS, turns):
         text, is_error = _call_result(
             call.result, rows.get(call.effect), is_error=call.is_error, repeated=call.repeated
         )
@@ -318,11 +322,21 @@ def _history(connection: Connection, turn: TurnRow) -> tuple[PastTurn, ...]:
             PastCall(load(call.call_id), load(call.tool), load(call.arguments), text, is_error)
         )
     by_turn: dict[str, list[PastStep]] = {}
-    for step in connection.execute(_STEPS_OF_TURNS, these):
+    for step in _of(connection, _STEPS_OF_TURNS, turns):
         by_turn.setdefault(step.turn, []).append(
             PastStep(load(step.text), tuple(by_step.get((step.turn, step.step), ())))
         )
     return tuple(PastTurn(load(row.message), row.state, tuple(by_turn.get(row.turn, ()))) for row in turns)
+
+
+def _of(connection: Connection, statement: Prepared, turns: Sequence[TurnRow]) -> Iterator[Row]:
+    """Give what these turns of one conversation have, in lists of a fixed length."""
+    for first in range(0, len(turns), len(_LIST)):
+        some = [row.turn for row in turns[first : first + len(_LIST)]]
+        whole = some + some[-1:] * (len(_LIST) - len(some))
+        yield from statement.run(
+            connection, {"tenant_is": turns[0].tenant, **dict(zip(_LIST, whole, strict=True))}
+        )
 
 
 def _call_result(
@@ -352,8 +366,6 @@ def _text(value: object) -> str:
 
 
 def _notices(connection: Connection, turn: TurnRow) -> tuple[str, ...]:
-    rows = connection.execute(
-        _TO_NOTICE, {"tenant_is": turn.tenant, "user_is": turn.user, "turn_is": turn.turn}
-    )
+    rows = _TO_NOTICE.run(connection, {"tenant_is": turn.tenant, "user_is": turn.user, "turn_is": turn.turn})
     found: Sequence[EffectRow] = [effect_row(row) for row in rows]
     return tuple(notice(row.title, row.state, row.error or row.no_undo_reason) for row in found)

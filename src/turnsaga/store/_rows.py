@@ -1,20 +1,22 @@
 """Rows of the ledger as typed values, and the views that are made of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import Row as SqlRow
 
 from turnsaga import settle
 from turnsaga.ledger import IN_DOUBT, OPEN_TURN, State, TurnState
 from turnsaga.models import CallPlan, EffectBrief, EffectRef, EffectView, HeldFor, Settlement
+from turnsaga.store._prepared import Row
 
 __all__ = [
     "EffectRow",
     "TurnRow",
     "brief",
+    "changed",
     "effect_row",
     "note",
     "plan_row",
@@ -171,24 +173,40 @@ class EffectRow:
         )
 
 
+R = TypeVar("R", TurnRow, EffectRow)
 _TURN_FIELDS: Final = tuple(field.name for field in fields(TurnRow))
 _EFFECT_FIELDS: Final = tuple(field.name for field in fields(EffectRow))
 
 
-def turn_row(row: SqlRow[Any]) -> TurnRow:
+def turn_row(row: Row | SqlRow[Any]) -> TurnRow:
     """Return the typed form of a row of ``turns``."""
-    values = row._mapping  # noqa: SLF001  # SQLAlchemy's public name for a row as a mapping
-    named = {name: values[name] for name in _TURN_FIELDS}
-    named["state"] = TurnState(named["state"])
-    return TurnRow(**named)
+    values = _named(row)
+    return _made(TurnRow, {name: values[name] for name in _TURN_FIELDS}, state=TurnState(values["state"]))
 
 
-def effect_row(row: SqlRow[Any]) -> EffectRow:
+def effect_row(row: Row | SqlRow[Any]) -> EffectRow:
     """Return the typed form of a row of ``effects``."""
-    values = row._mapping  # noqa: SLF001  # as above
-    named = {name: values[name] for name in _EFFECT_FIELDS}
-    named["state"] = State(named["state"])
-    return EffectRow(**named)
+    values = _named(row)
+    return _made(EffectRow, {name: values[name] for name in _EFFECT_FIELDS}, state=State(values["state"]))
+
+
+def changed(row: R, changes: Mapping[str, Any]) -> R:
+    """Return a row with some of its values changed."""
+    return _made(type(row), vars(row), **changes)
+
+
+def _made(kind: type[R], values: Mapping[str, Any], **others: Any) -> R:  # noqa: ANN401  # any column's value
+    # What a frozen dataclass does by itself is a call for each of fifty columns.
+    row = object.__new__(kind)
+    row.__dict__.update(values, **others)
+    return row
+
+
+def _named(row: Row | SqlRow[Any]) -> Mapping[str, Any]:
+    if isinstance(row, Row):
+        return vars(row)
+    values: Mapping[str, Any] = cast("Any", row._mapping)  # noqa: SLF001  # SQLAlchemy's public name for it
+    return values
 
 
 def plan_row(row: EffectRow, *, undo_given_up: bool) -> settle.Row:

@@ -15,6 +15,7 @@ from turnsaga.store import schema
 from turnsaga.store._handing import CANT_BE_ASKED, hand_over_row
 from turnsaga.store._holding import ABORTED
 from turnsaga.store._payloads import dump_outcome
+from turnsaga.store._prepared import Prepared
 from turnsaga.store._queue import begin_next
 from turnsaga.store._rows import EffectRow, brief, effect_row, plan_row
 from turnsaga.store._statements import EFFECTS_OF_TURN, matches
@@ -49,18 +50,18 @@ class UndoRecorded:
 
 _effects = schema.effects
 _OF_TURN: Final = matches(_effects.c.tenant, _effects.c.turn)
-_NOT_CLOSED: Final = (
+_NOT_CLOSED: Final = Prepared(
     select(_effects)
     .where(_OF_TURN & ~schema.one_of(_effects.c.state, sorted(CLOSED)))
     .order_by(_effects.c.seq)
 )
-_LAST_COMMITTED: Final = (
+_LAST_COMMITTED: Final = Prepared(
     select(_effects)
     .where(_OF_TURN & (_effects.c.state == State.COMMITTED))
     .order_by(_effects.c.commit_order.desc())
     .limit(1)
 )
-_IN_DOUBT: Final = (
+_IN_DOUBT: Final = Prepared(
     select(_effects.c.effect)
     .where(_OF_TURN & schema.one_of(_effects.c.state, sorted(IN_DOUBT)) & _effects.c.owned.is_(False))
     .limit(1)
@@ -137,8 +138,8 @@ def _unsettled(unit: TurnUnit) -> list[EffectRow]:
     Of the committed ones that is the last: so a turn of a thousand effects isn't read a thousand times.
     """
     named = {"tenant_is": unit.turn.tenant, "turn_is": unit.turn.turn}
-    rows = [effect_row(row) for row in unit.connection.execute(_NOT_CLOSED, named)]
-    last = unit.connection.execute(_LAST_COMMITTED, named).one_or_none()
+    rows = [effect_row(row) for row in _NOT_CLOSED.run(unit.connection, named)]
+    last = _LAST_COMMITTED.run(unit.connection, named).one_or_none()
     return rows if last is None else [*rows, effect_row(last)]
 
 
@@ -146,7 +147,7 @@ def owned_steps(connection: Connection, ref: TurnRef) -> NextSteps:
     """Return look-ups of effects that were handed over in doubt: they go on being asked about."""
     rows = [
         effect_row(row)
-        for row in connection.execute(EFFECTS_OF_TURN, {"tenant_is": ref.tenant, "turn_is": ref.turn})
+        for row in EFFECTS_OF_TURN.run(connection, {"tenant_is": ref.tenant, "turn_is": ref.turn})
     ]
     askable = [row for row in rows if row.state is State.UNKNOWN and row.owned and row.can_look_up]
     return NextSteps(
@@ -166,7 +167,7 @@ def claim_undo(connection: Connection, ref: EffectRef, *, now: datetime) -> tupl
     if not unit.turn.fenced or row.state not in {State.COMMITTED, State.COMPENSATING}:
         return row, False
     named = {"tenant_is": ref.tenant, "turn_is": ref.turn}
-    if connection.execute(_IN_DOUBT, named).one_or_none() is not None:
+    if _IN_DOUBT.run(connection, named).one_or_none() is not None:
         return row, False
     again = row.state is State.COMPENSATING
     in_doubt = row.undo_sends > row.undo_refusals

@@ -1,14 +1,20 @@
 """SQLite as the ledger's database: one connection, one thread, the write lock taken at once."""
 
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Engine, RootTransaction, create_engine, event
+from sqlalchemy import Boolean, Connection, Dialect, Engine, RootTransaction, create_engine, event
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
-__all__ = ["sqlite_engine", "sqlite_transaction"]
+from turnsaga.store._prepared import Column, microseconds, place_driver
+from turnsaga.store.schema import EPOCH, Instant
+
+__all__ = ["SqliteDriver", "sqlite_engine", "sqlite_transaction"]
 
 
 def sqlite_engine(url: URL) -> Engine:
@@ -21,7 +27,7 @@ def sqlite_engine(url: URL) -> Engine:
     )
 
     @event.listens_for(engine, "connect")
-    def configure(dbapi: Any, _record: object) -> None:  # noqa: ANN401  # the driver's own type
+    def configure(dbapi: Any, record: ConnectionPoolEntry) -> None:  # noqa: ANN401  # the driver's own type
         # The driver must not begin transactions by itself: ``sqlite_transaction`` does.
         dbapi.isolation_level = None
         cursor = dbapi.cursor()
@@ -31,6 +37,7 @@ def sqlite_engine(url: URL) -> Engine:
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.execute("PRAGMA busy_timeout = 5000")
         cursor.close()
+        place_driver(record.info, SqliteDriver(dbapi))
 
     return engine
 
@@ -53,3 +60,52 @@ def sqlite_transaction(connection: Connection, purpose: str) -> Iterator[RootTra
     finally:
         if purpose == "migrate":
             driver.execute("PRAGMA foreign_keys = ON")
+
+
+class SqliteDriver:
+    """The connection of the standard library's module."""
+
+    dialect: Dialect = sqlite.dialect()
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._readers: dict[str, list[tuple[int, Callable[[int], Any]]]] = {}
+
+    def run(
+        self, sql: str, values: Sequence[object], columns: Sequence[Column]
+    ) -> tuple[list[list[Any]], int]:
+        """Return the rows as Python values, and how many rows were changed."""
+        cursor = self._connection.execute(sql, [_stored(value) for value in values])
+        if not columns:
+            return [], cursor.rowcount
+        readers = self._readers.get(sql)
+        if readers is None:
+            readers = self._readers[sql] = [
+                (place, read)
+                for place, column in enumerate(columns)
+                if (read := _reader(column.kind)) is not None
+            ]
+        rows = [list(row) for row in cursor.fetchall()]
+        for row in rows:
+            for place, read in readers:
+                if row[place] is not None:
+                    row[place] = read(row[place])
+        return rows, cursor.rowcount
+
+    def run_later(self, sql: str, values: Sequence[object]) -> None:
+        """Run it now: there is nobody to wait for."""
+        self.run(sql, values, ())
+
+
+def _stored(value: object) -> object:
+    return microseconds(value) if isinstance(value, datetime) else value
+
+
+def _instant(number: int) -> datetime:
+    return EPOCH + timedelta(microseconds=number)
+
+
+def _reader(kind: object) -> Callable[[int], Any] | None:
+    if isinstance(kind, Instant):
+        return _instant
+    return bool if isinstance(kind, Boolean) else None

@@ -5,14 +5,16 @@ the ledger's processor time. So a statement that belongs to a turn's way is a co
 parameters change.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from sqlalchemy import Column, ColumnElement, and_, bindparam, literal_column, select
 
 from turnsaga.store import schema
+from turnsaga.store._prepared import Prepared
 from turnsaga.store.schema import one_of
 
-__all__ = ["CALL", "EFFECT", "EFFECTS_OF_TURN", "OCCUPANT", "PREPARED_OF_TURN", "TURN", "matches"]
+__all__ = ["CALL", "EFFECT", "EFFECTS_OF_TURN", "OCCUPANT", "PREPARED_OF_TURN", "TURN", "listed", "matches"]
 
 
 def matches(*columns: Column[Any]) -> ColumnElement[bool]:
@@ -23,29 +25,39 @@ def matches(*columns: Column[Any]) -> ColumnElement[bool]:
     return and_(*(column == bindparam(f"{column.name}_is", type_=column.type) for column in columns))
 
 
+def listed(column: Column[Any], names: Iterable[str]) -> ColumnElement[bool]:
+    """Return the condition that a column is one of the parameters of these names."""
+    return column.in_([bindparam(name, type_=column.type) for name in names])
+
+
 _turns, _effects, _calls = schema.turns, schema.effects, schema.calls
 
-TURN: Final = select(_turns).where(matches(_turns.c.tenant, _turns.c.turn))
+TURN: Final = Prepared(select(_turns).where(matches(_turns.c.tenant, _turns.c.turn)))
 """The turn of ``tenant_is`` and ``turn_is``."""
 
-OCCUPANT: Final = select(_turns.c.turn).where(
-    matches(_turns.c.tenant, _turns.c.user, _turns.c.conversation) & one_of(_turns.c.state, schema.OCCUPYING)
+OCCUPANT: Final = Prepared(
+    select(_turns.c.turn).where(
+        matches(_turns.c.tenant, _turns.c.user, _turns.c.conversation)
+        & one_of(_turns.c.state, schema.OCCUPYING)
+    )
 )
 """The turn that occupies a conversation."""
 
-EFFECTS_OF_TURN: Final = (
+EFFECTS_OF_TURN: Final = Prepared(
     select(_effects).where(matches(_effects.c.tenant, _effects.c.turn)).order_by(_effects.c.seq)
 )
 """The effects of a turn in the order in which they were prepared."""
 
-PREPARED_OF_TURN: Final = (
+PREPARED_OF_TURN: Final = Prepared(
     select(_effects)
     .where(matches(_effects.c.tenant, _effects.c.turn) & (_effects.c.state == literal_column("'prepared'")))
     .order_by(_effects.c.seq)
 )
 """The effects of a turn that are prepared and not sent."""
 
-EFFECT: Final = select(_effects).where(matches(_effects.c.tenant, _effects.c.effect, _effects.c.turn))
+EFFECT: Final = Prepared(
+    select(_effects).where(matches(_effects.c.tenant, _effects.c.effect, _effects.c.turn))
+)
 """One effect of a turn, by ``effect_is``."""
 
 CALL: Final = matches(_calls.c.tenant, _calls.c.turn, _calls.c.step, _calls.c.index)

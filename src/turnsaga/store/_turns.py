@@ -16,6 +16,7 @@ from turnsaga.store import schema
 from turnsaga.store._handing import CANT_BE_ASKED, hand_over_row
 from turnsaga.store._holding import release_prepared
 from turnsaga.store._payloads import dump
+from turnsaga.store._prepared import Prepared
 from turnsaga.store._queue import MAX_QUEUED, begin_next, first_queued, queue_length
 from turnsaga.store._rows import EffectRow, TurnRow, brief, plan_row, settlement, turn_row
 from turnsaga.store._statements import OCCUPANT, TURN, matches
@@ -35,14 +36,14 @@ __all__ = [
 
 
 _turns, _conversations = schema.turns, schema.conversations
-_ADD_TURN: Final = insert(_turns)
-_NEXT_POSITION: Final = (
+_ADD_TURN: Final = Prepared(insert(_turns))
+_NEXT_POSITION: Final = Prepared(
     update(_conversations)
     .where(matches(_conversations.c.tenant, _conversations.c.user, _conversations.c.conversation))
     .values(turns=_conversations.c.turns + 1)
     .returning(_conversations.c.turns)
 )
-_ADD_CONVERSATION: Final = insert(_conversations)
+_ADD_CONVERSATION: Final = Prepared(insert(_conversations))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,18 +103,18 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
         }
     )
     ref = TurnRef(tenant=who.tenant, turn=turn)
-    present = connection.execute(TURN, {"tenant_is": who.tenant, "turn_is": turn}).one_or_none()
+    present = TURN.run(connection, {"tenant_is": who.tenant, "turn_is": turn}).one_or_none()
     if present is not None:
         row = turn_row(present)
         if row.start_digest != body:
             raise StartConflict(turn)
         return Started(ref, row.conversation, row.state, created=False, deadline_ms=row.deadline_ms)
     mine = {"tenant_is": who.tenant, "user_is": who.user, "conversation_is": new.conversation}
-    position = connection.execute(_NEXT_POSITION, mine).scalar_one_or_none()
+    position = _NEXT_POSITION.run(connection, mine).scalar_one_or_none()
     if position is None:
         position = 1
-        connection.execute(
-            _ADD_CONVERSATION,
+        _ADD_CONVERSATION.run(
+            connection,
             {
                 "tenant": who.tenant,
                 "user": who.user,
@@ -122,7 +123,7 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
                 "turns": 1,
             },
         )
-    occupant = connection.execute(OCCUPANT, mine).scalar_one_or_none()
+    occupant = OCCUPANT.run(connection, mine).scalar_one_or_none()
     busy = occupant or first_queued(connection, mine)
     if busy is not None and (new.on_busy == "refuse" or queue_length(connection, mine) >= MAX_QUEUED):
         raise TurnInProgress(busy)
@@ -154,7 +155,7 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
         begun_at=None,
         ended_at=None,
     )
-    connection.execute(_ADD_TURN, vars(row))
+    _ADD_TURN.run(connection, vars(row))
     if state is TurnState.RUNNING:
         TurnUnit(connection, row, now).emit_started()
     aborted = None

@@ -6,12 +6,10 @@ turn that is only read, or asked for in a sub-select, can be true for two of the
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Self
 
-from sqlalchemy import Connection, Update, bindparam, insert, update
-from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy import Connection, bindparam, insert, update
 
 from turnsaga.errors import NotFound, StaleWrite
 from turnsaga.ledger import IN_DOUBT, Event, State, TurnEventName, TurnState, advance, advance_turn
@@ -19,7 +17,8 @@ from turnsaga.models import TurnRef
 from turnsaga.store import schema
 from turnsaga.store._payloads import dump
 from turnsaga.store._postgres import notify
-from turnsaga.store._rows import EffectRow, TurnRow, effect_row, turn_row, view
+from turnsaga.store._prepared import Prepared
+from turnsaga.store._rows import EffectRow, TurnRow, changed, effect_row, turn_row, view
 from turnsaga.store._statements import EFFECT, EFFECTS_OF_TURN, matches
 from turnsaga.store.schema import SAFE_TEXTS, safe_text
 
@@ -35,7 +34,7 @@ _NUMBERS: Final = ("next_event", "next_order", "next_seq")
 
 _turns, _effects = schema.turns, schema.effects
 # Lock, condition, numbers and row in one statement.
-_TAKE: Final = (
+_TAKING: Final = (
     update(_turns)
     .where(matches(_turns.c.tenant, _turns.c.turn))
     .values(
@@ -45,13 +44,20 @@ _TAKE: Final = (
     )
     .returning(_turns)
 )
-_TAKE_RUNNING: Final = _TAKE.where(_turns.c.fence.is_(None) & (_turns.c.state == TurnState.RUNNING))
-_SET_TURN: Final = update(_turns).where(matches(_turns.c.tenant, _turns.c.turn))
-_MOVE: Final = update(_effects).where(
-    matches(_effects.c.tenant, _effects.c.effect, _effects.c.state, _effects.c.version, _effects.c.token)
+_TAKE: Final = Prepared(_TAKING)
+_TAKE_RUNNING: Final = Prepared(
+    _TAKING.where(_turns.c.fence.is_(None) & (_turns.c.state == TurnState.RUNNING))
 )
-_NOTE: Final = update(_effects).where(matches(_effects.c.tenant, _effects.c.effect, _effects.c.version))
-_EVENT: Final = insert(schema.turn_events)
+_SET_TURN: Final = Prepared(update(_turns).where(matches(_turns.c.tenant, _turns.c.turn)))
+_MOVE: Final = Prepared(
+    update(_effects).where(
+        matches(_effects.c.tenant, _effects.c.effect, _effects.c.state, _effects.c.version, _effects.c.token)
+    )
+)
+_NOTE: Final = Prepared(
+    update(_effects).where(matches(_effects.c.tenant, _effects.c.effect, _effects.c.version))
+)
+_EVENT: Final = Prepared(insert(schema.turn_events))
 
 
 def flush(connection: Connection) -> None:
@@ -115,7 +121,7 @@ class TurnUnit:
     def _take(
         cls,
         connection: Connection,
-        statement: ReturningUpdate[Any],
+        statement: Prepared,
         ref: TurnRef,
         now: datetime,
         numbers: tuple[int, int, int],
@@ -123,22 +129,24 @@ class TurnUnit:
         events, orders, seqs = numbers
         named = {"tenant_is": ref.tenant, "turn_is": ref.turn}
         taken = {"events": events, "orders": orders, "seqs": seqs}
-        row = connection.execute(statement, {**named, **taken}).one_or_none()
+        row = statement.run(connection, {**named, **taken}).one_or_none()
         if row is None:
             return None
         stored = turn_row(row)
-        turn = replace(
+        turn = changed(
             stored,
-            next_event=stored.next_event - events,
-            next_order=stored.next_order - orders,
-            next_seq=stored.next_seq - seqs,
+            {
+                "next_event": stored.next_event - events,
+                "next_order": stored.next_order - orders,
+                "next_seq": stored.next_seq - seqs,
+            },
         )
         return cls(connection, turn, now, stored=stored)
 
     def effects(self) -> tuple[EffectRow, ...]:
         """Return the turn's effects in the order in which they were prepared."""
-        rows = self.connection.execute(
-            EFFECTS_OF_TURN, {"tenant_is": self.turn.tenant, "turn_is": self.turn.turn}
+        rows = EFFECTS_OF_TURN.run(
+            self.connection, {"tenant_is": self.turn.tenant, "turn_is": self.turn.turn}
         )
         return tuple(effect_row(row) for row in rows)
 
@@ -148,8 +156,8 @@ class TurnUnit:
         Raises:
             NotFound: the turn has no such effect.
         """
-        row = self.connection.execute(
-            EFFECT, {"tenant_is": self.turn.tenant, "turn_is": self.turn.turn, "effect_is": effect}
+        row = EFFECT.run(
+            self.connection, {"tenant_is": self.turn.tenant, "turn_is": self.turn.turn, "effect_is": effect}
         ).one_or_none()
         if row is None:
             raise NotFound("effect", effect)
@@ -195,7 +203,7 @@ class TurnUnit:
 
     def _changed(
         self,
-        statement: Update,
+        statement: Prepared,
         row: EffectRow,
         where: Mapping[str, Any],
         **changes: Any,  # noqa: ANN401
@@ -205,10 +213,10 @@ class TurnUnit:
             changes[name] = safe_text(changes[name])
         changes |= {"version": row.version + 1, "at": self.now}
         named = {"tenant_is": row.tenant, "effect_is": row.effect, **where}
-        if self.connection.execute(statement, {**named, **changes}).rowcount != 1:
+        if statement.run(self.connection, {**named, **changes}).rowcount != 1:
             raise StaleWrite(row.effect, row.token)
         changes.pop("acknowledged_at", None)
-        return replace(row, **changes)
+        return changed(row, changes)
 
     def amend(self, row: EffectRow, **changes: Any) -> EffectRow:  # noqa: ANN401
         """As ``note``, without an event: what is seen of the effect changes with the event that follows.
@@ -239,7 +247,7 @@ class TurnUnit:
     def set_turn(self, **changes: Any) -> None:  # noqa: ANN401
         """Change the turn's row, which this transaction holds; it is written with the events at its end."""
         self._set |= changes.keys()
-        self.turn = replace(self.turn, **changes)
+        self.turn = changed(self.turn, changes)
 
     def emit_started(self) -> None:
         """Write the first event of a turn that runs from now on."""
@@ -266,7 +274,8 @@ class TurnUnit:
         changes = {name: value for name, value in now.items() if value != getattr(self._stored, name)}
         if changes:
             named = {"tenant_is": self.turn.tenant, "turn_is": self.turn.turn}
-            self.connection.execute(_SET_TURN, {**named, **changes})
+            _SET_TURN.run_later(self.connection, {**named, **changes})
         if self._events:
-            self.connection.execute(_EVENT, self._events)
+            for event in self._events:
+                _EVENT.run_later(self.connection, event)
             notify(self.connection, self.turn.turn)

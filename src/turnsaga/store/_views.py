@@ -11,6 +11,7 @@ from turnsaga.ledger import OPEN_TURN
 from turnsaga.models import EffectRef, EffectView, Principal, TurnEvent, TurnView
 from turnsaga.store import schema
 from turnsaga.store._payloads import load_object
+from turnsaga.store._prepared import Prepared
 from turnsaga.store._rows import EffectRow, TurnRow, effect_row, settlement, turn_row, view
 from turnsaga.store._statements import EFFECT, EFFECTS_OF_TURN, OCCUPANT, matches
 
@@ -30,8 +31,8 @@ __all__ = [
 
 
 _turns, _events = schema.turns, schema.turn_events
-_OWN_TURN: Final = select(_turns).where(matches(_turns.c.tenant, _turns.c.turn, _turns.c.user))
-_PAGE: Final = (
+_OWN_TURN: Final = Prepared(select(_turns).where(matches(_turns.c.tenant, _turns.c.turn, _turns.c.user)))
+_PAGE: Final = Prepared(
     select(_events)
     .where(matches(_events.c.tenant, _events.c.turn) & (_events.c.number > bindparam("after")))
     .order_by(_events.c.number)
@@ -58,7 +59,7 @@ def turn_view(connection: Connection, who: Principal, turn: str) -> TurnView:
         NotFound: there is no such turn, or it is somebody else's.
     """
     row = _turn(connection, who, turn)
-    found = connection.execute(EFFECTS_OF_TURN, {"tenant_is": row.tenant, "turn_is": row.turn})
+    found = EFFECTS_OF_TURN.run(connection, {"tenant_is": row.tenant, "turn_is": row.turn})
     rows = [effect_row(one) for one in found]
     return TurnView(
         turn=row.turn,
@@ -73,7 +74,8 @@ def turn_view(connection: Connection, who: Principal, turn: str) -> TurnView:
 def active_turn(connection: Connection, who: Principal, conversation: str) -> str | None:
     """Return the turn of a conversation that hasn't ended, if there is one."""
     mine = {"tenant_is": who.tenant, "user_is": who.user, "conversation_is": conversation}
-    return connection.execute(OCCUPANT, mine).scalar_one_or_none()
+    turn: str | None = OCCUPANT.run(connection, mine).scalar_one_or_none()
+    return turn
 
 
 def latest_turn(connection: Connection, who: Principal, conversation: str) -> str | None:
@@ -98,8 +100,8 @@ def event_page(connection: Connection, who: Principal, turn: str, *, after: int,
         NotFound: there is no such turn, or it is somebody else's.
     """
     row = _turn(connection, who, turn)
-    found = connection.execute(
-        _PAGE, {"tenant_is": row.tenant, "turn_is": row.turn, "after": after, "most": limit}
+    found = _PAGE.run(
+        connection, {"tenant_is": row.tenant, "turn_is": row.turn, "after": after, "most": limit}
     )
     events = tuple(
         TurnEvent(
@@ -168,8 +170,8 @@ def load_effect(connection: Connection, ref: EffectRef) -> EffectRow:
     Raises:
         NotFound: there is no such effect.
     """
-    row = connection.execute(
-        EFFECT, {"tenant_is": ref.tenant, "turn_is": ref.turn, "effect_is": ref.effect}
+    row = EFFECT.run(
+        connection, {"tenant_is": ref.tenant, "turn_is": ref.turn, "effect_is": ref.effect}
     ).one_or_none()
     if row is None:
         raise NotFound("effect", ref.effect)
@@ -177,8 +179,8 @@ def load_effect(connection: Connection, ref: EffectRef) -> EffectRow:
 
 
 def _turn(connection: Connection, who: Principal, turn: str) -> TurnRow:
-    row = connection.execute(
-        _OWN_TURN, {"tenant_is": who.tenant, "turn_is": turn, "user_is": who.user}
+    row = _OWN_TURN.run(
+        connection, {"tenant_is": who.tenant, "turn_is": turn, "user_is": who.user}
     ).one_or_none()
     if row is None:
         raise NotFound("turn", turn)

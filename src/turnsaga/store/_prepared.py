@@ -1,0 +1,200 @@
+"""Statements that SQLAlchemy compiles once, and that the driver runs from then on.
+
+SQLAlchemy's execution of a statement costs several times the driver's, and a turn has a hundred of them.
+What it is good for, one text of a statement for each database, is needed once a process.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from sqlalchemy import Connection, Dialect, Insert, Select, Update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.dml import UpdateBase
+
+from turnsaga.store.schema import EPOCH, SafeText, safe_text
+
+__all__ = [
+    "Column",
+    "Driver",
+    "Prepared",
+    "Row",
+    "Rows",
+    "driver_of",
+    "microseconds",
+    "place_driver",
+    "raised",
+]
+
+Row: TypeAlias = SimpleNamespace
+"""One row; its columns are its attributes."""
+
+_DRIVER: Final = "turnsaga_driver"
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class Column(NamedTuple):
+    """A column of a result; ``kind`` is how SQLAlchemy types it."""
+
+    name: str
+    kind: object
+
+
+class Driver(Protocol):
+    """One connection of a database's driver, within a transaction."""
+
+    dialect: Dialect
+    """What statements are compiled for; its parameters have places, not names."""
+
+    def run(
+        self, sql: str, values: Sequence[object], columns: Sequence[Column]
+    ) -> tuple[list[list[Any]], int]:
+        """Return the rows as Python values, and how many rows were found or changed."""
+        ...
+
+    def run_later(self, sql: str, values: Sequence[object]) -> None:
+        """Run it before the transaction's COMMIT, at once or together with it."""
+        ...
+
+
+def place_driver(info: dict[str, Any], driver: Driver) -> None:
+    """Note the driver of a connection that has just been opened, in the pool's record of it."""
+    info[_DRIVER] = driver
+
+
+def driver_of(connection: Connection) -> Driver:
+    """Return the driver of a connection."""
+    driver: Driver = connection.info[_DRIVER]
+    return driver
+
+
+def microseconds(instant: datetime) -> int:
+    """Return an instant as it is stored."""
+    return (instant - EPOCH) // _MICROSECOND
+
+
+class Rows:
+    """What a statement gave, all of it."""
+
+    __slots__ = ("_columns", "_found", "rowcount")
+
+    def __init__(self, columns: Sequence[Column], found: list[list[Any]], rowcount: int) -> None:
+        self._columns = columns
+        self._found = found
+        self.rowcount = rowcount
+
+    def __iter__(self) -> Iterator[Row]:
+        for values in self._found:
+            yield self._row(values)
+
+    def one(self) -> Row:
+        """Return the only row."""
+        (values,) = self._found
+        return self._row(values)
+
+    def one_or_none(self) -> Row | None:
+        """Return the only row, or None if there is none."""
+        return self.one() if self._found else None
+
+    def scalar_one(self) -> Any:  # noqa: ANN401  # a column's value
+        """Return the first column of the only row."""
+        (values,) = self._found
+        return values[0]
+
+    def scalar_one_or_none(self) -> Any:  # noqa: ANN401  # as above
+        """Return the first column of the only row, or None if there is none."""
+        return self.scalar_one() if self._found else None
+
+    def _row(self, values: list[Any]) -> Row:
+        row = Row()
+        row.__dict__.update(zip((column.name for column in self._columns), values, strict=True))
+        return row
+
+
+class _Form(NamedTuple):
+    """A statement as one database takes it, for one set of parameters."""
+
+    sql: str
+    names: tuple[str, ...]
+    fixed: Mapping[str, Any]
+    texts: frozenset[str]
+    columns: tuple[Column, ...]
+
+
+class Prepared:
+    """A statement that is built once. It is run with the values of its parameters by name.
+
+    An INSERT or an UPDATE sets the columns that it is given values of.
+    """
+
+    def __init__(self, built: Select[*tuple[Any, ...]] | UpdateBase) -> None:
+        """Compile nothing yet: the first use on a database does."""
+        self.built = built
+        self._sets = isinstance(built, Insert | Update)
+        self._forms: dict[object, _Form] = {}
+
+    def run(self, connection: Connection, values: Mapping[str, Any]) -> Rows:
+        """Run it.
+
+        Raises:
+            DBAPIError: as SQLAlchemy would raise it.
+        """
+        driver = driver_of(connection)
+        form = self._form(driver, values)
+        try:
+            found, rowcount = driver.run(form.sql, _placed(form, values), form.columns)
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise raised(connection, form.sql, error) from error
+        return Rows(form.columns, found, rowcount)
+
+    def run_later(self, connection: Connection, values: Mapping[str, Any]) -> None:
+        """Run what gives no answer and isn't read before the transaction ends; it fails by then at last.
+
+        Raises:
+            DBAPIError: as SQLAlchemy would raise it.
+        """
+        driver = driver_of(connection)
+        form = self._form(driver, values)
+        try:
+            driver.run_later(form.sql, _placed(form, values))
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise raised(connection, form.sql, error) from error
+
+    def _form(self, driver: Driver, values: Mapping[str, Any]) -> _Form:
+        key = (driver.dialect.name, *values) if self._sets else driver.dialect.name
+        form = self._forms.get(key)
+        if form is None:
+            form = self._forms[key] = self._compiled(driver.dialect, values)
+        return form
+
+    def _compiled(self, dialect: Dialect, values: Mapping[str, Any]) -> _Form:
+        compiled: Any = self.built.compile(dialect=dialect, column_keys=list(values) if self._sets else None)
+        fixed = {name: value for name, value in compiled.params.items() if name not in values}
+        return _Form(
+            sql=str(compiled),
+            names=tuple(compiled.positiontup),
+            fixed=fixed,
+            texts=frozenset(
+                name for name, bound in compiled.binds.items() if isinstance(bound.type, SafeText)
+            ),
+            columns=tuple(Column(str(column.key), column.type) for column in self.built.exported_columns),
+        )
+
+
+def _placed(form: _Form, values: Mapping[str, Any]) -> list[object]:
+    given = {**form.fixed, **values} if form.fixed else values
+    if form.texts:
+        given = {**given, **{name: safe_text(given[name]) for name in form.texts}}
+    return [given[name] for name in form.names]
+
+
+def raised(connection: Connection, sql: str, error: Exception) -> DBAPIError:
+    """Return a driver's error as SQLAlchemy raises it; a connection that is lost isn't used again."""
+    dialect = connection.dialect
+    lost = dialect.is_disconnect(error, connection.connection.dbapi_connection, None)  # type: ignore[arg-type]
+    if lost:
+        connection.invalidate(error)
+    return DBAPIError.instance(  # type: ignore[return-value]
+        sql, None, error, dialect.loaded_dbapi.Error, connection_invalidated=lost, dialect=dialect
+    )
