@@ -115,6 +115,7 @@ def shop_tools() -> Tools:
                 undo_says="cancel the booking of {item}",
                 commit=_commit,
                 reversible=True,
+                commits="immediate",
                 compensate=_compensate,
                 repeat=Keyed(timedelta(days=1)),
                 undo_repeat=Keyed(timedelta(days=1)),
