@@ -190,12 +190,17 @@ class PostgresDriver:
         """Return the next result, or None between two; the interpreter is free for others meanwhile."""
         pg = self._pg
         while pg.flush():
-            select.select([pg.socket], [pg.socket], ())
-            pg.consume_input()
+            self._wait(select.POLLIN | select.POLLOUT)
         while pg.is_busy():
-            select.select([pg.socket], (), ())
-            pg.consume_input()
+            self._wait(select.POLLIN)
         return pg.get_result()
+
+    def _wait(self, what: int) -> None:
+        # Not select(): it takes no socket whose number is above 1023, and a busy process has such.
+        poll = select.poll()
+        poll.register(self._pg.socket, what)
+        poll.poll()
+        self._pg.consume_input()
 
 
 def _sent(value: object) -> _Sent:
