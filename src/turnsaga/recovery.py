@@ -108,13 +108,13 @@ class RecoveryActivities:
         before = datetime.now(UTC) - _GRACE
         turns = await self._store.turns_to_sweep(before=before, limit=_BATCH)
         for turn in turns:
-            done = await self._look_at(turn)
+            done = await self._look_at(turn, before)
             if done is not None:
                 counts[done] += 1
                 _log.info("sweep.acted", turn=turn.start.turn, action=done)
         return SweepReport(looked_at=len(turns), **counts)
 
-    async def _look_at(self, turn: OpenTurn) -> str | None:
+    async def _look_at(self, turn: OpenTurn, before: datetime) -> str | None:
         if turn.ended:
             return await self._recover(turn)
         handle = self._client.get_workflow_handle(turn.start.turn)
@@ -138,7 +138,7 @@ class RecoveryActivities:
             return "nudged"
         if turn.answered:
             # As above, between an answer and its signal.
-            for effect in await self._store.answered_effects(turn.ref):
+            for effect in await self._store.answered_effects(turn.ref, before=before):
                 await handle.signal(names.DECIDED, Nudge(effect=effect))
             return "nudged"
         return None

@@ -329,14 +329,26 @@ async def test_queue_is_bounded_and_a_start_that_is_not_to_wait_is_refused(ledge
         await queue(ledger, "c", "impatient", "refuse")
 
 
-async def test_sweeper_is_told_of_answers_that_the_run_may_not_have_heard_of(ledger: Ledger) -> None:
+@pytest.mark.parametrize("confirmed", [True, False])
+async def test_sweeper_is_told_of_answers_that_the_run_may_not_have_heard_of(
+    ledger: Ledger, *, confirmed: bool
+) -> None:
+    """Also of a no: its effect is released, and the run waits for an answer all the same."""
     ref = await ledger.turn(calls=2)
     row = await prepare(ledger, ref)
     await prepare(ledger, ref, 1)
-    before = await ledger.store.turns_to_sweep(before=ledger.clock.now + timedelta(1), limit=9)
-    await answer(ledger, row)
-    after = await ledger.store.turns_to_sweep(before=ledger.clock.now + timedelta(1), limit=9)
 
-    assert [turn.answered for turn in before] == [False]
-    assert [turn.answered for turn in after] == [True]
-    assert await ledger.store.answered_effects(ref) == (row.effect,)
+    async def told() -> tuple[bool, tuple[str, ...]]:
+        before = ledger.clock.now + timedelta(microseconds=1)
+        (turn,) = await ledger.store.turns_to_sweep(before=before, limit=9)
+        return turn.answered, await ledger.store.answered_effects(ref, before=before)
+
+    unanswered = await told()
+    await answer(ledger, row, confirmed=confirmed)
+    answered = await told()
+    ledger.clock.pass_(600)
+    looked_by_itself = await told()
+
+    assert unanswered == (False, ())
+    assert answered == (True, (row.effect,))
+    assert looked_by_itself == (False, ())

@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 from tests.stack import WHO, SandboxProcess, Turns, call, eventually, reply, say, turns_over
 from turnsaga import names
 from turnsaga.ledger import TurnState
-from turnsaga.models import TurnStart
+from turnsaga.models import EffectView, TurnStart
 from turnsaga.recovery import RecoveryActivities, ensure_sweeper
 from turnsaga.store import EngineName, SqlStore
 from turnsaga.testing import FakeSystem, Truth
@@ -174,6 +174,43 @@ async def test_fence_without_a_signal_is_met_by_the_run_and_by_the_sweeper(
 
     assert view.state is TurnState.ABORTED
     assert view.reason == "stop"
+
+
+@pytest.mark.parametrize("word", ["confirm", "reject"])
+async def test_answer_without_a_signal_is_told_to_the_run_by_the_sweeper(
+    client: Client, tmp_path: Path, word: str
+) -> None:
+    """The web tier, or Temporal, died between the answer and its signal; the window is far from over."""
+    system = FakeSystem()
+    tool = system.tool("note_down", commits="confirmed")
+    async with turns_over(client, tmp_path, [tool]) as turns:
+
+        async def dies(turn: str, name: str, payload: object) -> None:
+            del turn, name, payload
+
+        turns.turns._signal = dies  # type: ignore[method-assign]
+        started = await turns.start(
+            reply(call("note_down", identity="A")), say("ok"), policies={"note_down": "confirmed"}
+        )
+
+        async def asked() -> EffectView | None:
+            effects = (await turns.view(started)).effects
+            return next((one for one in effects if one.held_for == "confirmation"), None)
+
+        shown: EffectView = await eventually(asked)
+        answer = turns.turns.confirm if word == "confirm" else turns.turns.reject
+        await answer(WHO, shown.effect, version=shown.version, digest=shown.digest)
+        sweeper = RecoveryActivities(turns.store, client, task_queue=turns.task_queue, adopt=True)
+
+        async def swept() -> bool:
+            return (await sweeper.sweep()).nudged > 0
+
+        await eventually(swept)
+        view = await turns.settled(started, within=10)
+        await turns.must_agree(system.truth(), started)
+
+    assert view.state is TurnState.COMPLETED
+    assert [one.state.value for one in view.effects] == ["committed" if word == "confirm" else "released"]
 
 
 async def test_effect_in_doubt_is_asked_about_after_its_turn_and_undone_when_it_shows(

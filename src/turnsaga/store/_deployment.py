@@ -38,7 +38,7 @@ class OpenTurn:
 
     ``begun`` tells that a run of its workflow has been seen; ``fenced`` that it must settle; ``ended``
     that it had settled and something has moved since, or is still being asked about; ``answered`` that a
-    person has confirmed an effect that isn't sent yet.
+    person has answered about an effect, and the run may not have heard of it.
     """
 
     start: TurnStart
@@ -80,14 +80,20 @@ def set_engine(connection: Connection, name: EngineName, *, now: datetime) -> No
     )
 
 
+# A run that isn't told of an answer asks by itself when the time to answer is over. Until then it may wait
+# for one that came: also for a no, whose effect is released long ago.
+_UNHEARD: Final = (
+    schema.one_of(schema.effects.c.state, sorted({State.PREPARED, State.RELEASED}))
+    & schema.effects.c.decision.is_not(None)
+    & (schema.effects.c.expires_at > bindparam("before", type_=schema.Instant))
+)
 # Two questions, since no database answers one "or" from two partial indexes for sure.
 _ANSWERED: Final = (
     exists()
     .where(
         (schema.effects.c.tenant == schema.turns.c.tenant)
         & (schema.effects.c.turn == schema.turns.c.turn)
-        & (schema.effects.c.state == State.PREPARED)
-        & schema.effects.c.decision.is_not(None)
+        & _UNHEARD
     )
     .label("answered")
 )
@@ -133,15 +139,16 @@ def turns_to_sweep(connection: Connection, *, before: datetime, limit: int) -> t
     )
 
 
-def answered_effects(connection: Connection, ref: TurnRef) -> tuple[str, ...]:
-    """Return the effects of a turn that a person has confirmed and that aren't sent yet."""
+def answered_effects(connection: Connection, ref: TurnRef, *, before: datetime) -> tuple[str, ...]:
+    """Return the effects of a turn that a person has answered about, and whose run may not have heard of it.
+
+    Those whose time to answer was over ``before`` are left out: the run has looked at them by itself.
+    """
     effects = schema.effects
     found = connection.execute(
         select(effects.c.effect).where(
-            (effects.c.tenant == ref.tenant)
-            & (effects.c.turn == ref.turn)
-            & (effects.c.state == State.PREPARED)
-            & effects.c.decision.is_not(None)
-        )
+            (effects.c.tenant == ref.tenant) & (effects.c.turn == ref.turn) & _UNHEARD
+        ),
+        {"before": before},
     )
     return tuple(found.scalars())

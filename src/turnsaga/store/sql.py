@@ -153,9 +153,9 @@ class SqlStore:
         """Return turns that may need a recovery, oldest first."""
         return await self._database.read(_deployment.turns_to_sweep, before=before, limit=limit)
 
-    async def answered_effects(self, ref: TurnRef) -> tuple[str, ...]:
-        """Return the effects of a turn that a person has confirmed and that aren't sent yet."""
-        return await self._database.read(_deployment.answered_effects, ref)
+    async def answered_effects(self, ref: TurnRef, *, before: datetime) -> tuple[str, ...]:
+        """Return the effects whose answers a turn's run may not have heard of."""
+        return await self._database.read(_deployment.answered_effects, ref, before=before)
 
     # Replies
 
