@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ SYSTEMS = {
 }
 AT_ONCE = {"charge_card": "immediate", "update_record": "immediate"}
 MONEY = {"customer": "cus_1", "amount": "10.00", "currency": "EUR"}
+LETTER = {"to": "ada@example.com", "amount": "10.00"}
 
 
 @dataclass
@@ -65,6 +68,16 @@ class Stack:
 
         await eventually(there, what=f"an effect {state}")
 
+    async def held(self, turn: str, why: str = "confirmation") -> dict[str, Any]:
+        """Return the turn's effect that is held for this, once there is one."""
+
+        async def there() -> dict[str, Any] | None:
+            effects: list[dict[str, Any]] = (await self.view(turn))["effects"]
+            return next((effect for effect in effects if effect["held_for"] == why), None)
+
+        found: dict[str, Any] = await eventually(there, within=30, what=f"an effect held for {why}")
+        return found
+
     async def settled(self, turn: str, *, within: float = 60) -> dict[str, Any]:
         async def ended() -> dict[str, Any] | None:
             try:
@@ -75,6 +88,34 @@ class Stack:
 
         result: dict[str, Any] = await eventually(ended, within=within, what=f"the end of {turn}")
         return result
+
+    async def applied(self, system: str) -> dict[str, int]:
+        """Return how often each business identity was applied in a system; one that never was is left out."""
+        truth = (await self.sandbox.get("/_truth")).json()
+        return {
+            effect["identity"]: effect["applied"]
+            for effect in truth["effects"]
+            if effect["system"] == system and effect["applied"]
+        }
+
+    async def kill(self, part: str) -> None:
+        """SIGKILL a part, and return once another process has its place; it may not serve yet."""
+        pid = self.pids[part]
+        os.kill(pid if isinstance(pid, int) else pid[0], signal.SIGKILL)
+        restarted = await self.driver.restarted(10)
+        assert restarted.restarted == part
+        self.pids[part] = restarted.pid if isinstance(pid, int) else [restarted.pid, *pid[1:]]
+
+    async def serves(self) -> None:
+        """Return once the web tier answers, and reaches the ledger and Temporal."""
+
+        async def ready() -> bool:
+            try:
+                return (await self.web.get("/readyz")).is_success
+            except httpx.TransportError:
+                return False
+
+        await eventually(ready, within=60, what="the web tier")
 
     async def knobs(self, system: str, **knobs: Any) -> None:
         (await self.sandbox.put(f"/_control/{system}", json=knobs)).raise_for_status()
@@ -110,10 +151,12 @@ class Stack:
 
 
 @asynccontextmanager
-async def stack_at(base: int, data: Path, *more: str) -> AsyncIterator[Stack]:
-    """Run the stack on these ports over this data, with more options."""
+async def stack_at(
+    base: int, data: Path, *more: str, env: dict[str, str] | None = None
+) -> AsyncIterator[Stack]:
+    """Run the stack on these ports over this data, with more options and settings."""
     argv = ("-m", "workers", "dev", "--port-base", str(base), "--data", str(data), *more)
-    async with running(*argv) as driver:
+    async with running(*argv, env=env) as driver:
         ready = json.loads(await driver.line(60))
         async with (
             httpx.AsyncClient(
