@@ -170,7 +170,8 @@ def _gate(
             read_version=refreshed.read_version,
             prepared_at=unit.now,
         )
-    elif _is_outdated(unit, row):
+    elif resources is None and _is_outdated(unit, row):
+        # What was inserted in this very transaction was prepared a moment ago.
         return Claim(Verdict.OUTDATED, row)
     return Claim(Verdict.SEND, _claimed(unit, row, Event.GATE_OPENED))
 
