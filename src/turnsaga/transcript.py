@@ -74,7 +74,6 @@ _HELD_RESULT: Final[dict[HeldFor, str]] = {
     "confirmation": "prepared and not done: the user is being asked",
     "turn_end": "prepared and not done yet: it takes effect when this turn ends, unless the user stops it",
     "delay": "prepared and not done yet: it takes effect in a moment, unless the user stops it",
-    "resource": "prepared and not done yet: it waits for another effect on the same thing",
     "viewer": "prepared and not done yet: it waits until the user is back",
 }
 
@@ -95,7 +94,7 @@ def effect_result(
     a second time.
     """
     words, is_error = _RESULT[state]
-    if state is State.PREPARED and held_for is not None:
+    if state is State.PREPARED and held_for in _HELD_RESULT:
         # With the preview, so that the model can tell the user what is going to happen.
         words, is_error = f"{_HELD_RESULT[held_for]}: {title}", False
     if state is State.COMMITTED and result is not None:
