@@ -2,7 +2,11 @@
 
 import itertools
 
+from pydantic_ai.messages import ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
+
+from activities.model import history
 from tests.stack import SandboxProcess, Turns, call, eventually, say
+from turnsaga.models import StepRef
 from turnsaga.store import Started
 from turnsaga.testing import Truth
 
@@ -36,3 +40,30 @@ async def all_are(turns: Turns, started: Started, states: list[str]) -> None:
         return [effect.state.value for effect in (await turns.view(started)).effects] == states
 
     await eventually(there, what=f"states {states}")
+
+
+async def must_have_valid_history(turns: Turns, conversation: str, *, turns_before: int, calls: int) -> None:
+    """Fail unless the next turn's model is given whole turns, in which each call has one result, at once."""
+    following = await turns.start(say("ok"), conversation=conversation)
+    await turns.settled(following)
+    step = StepRef(tenant=following.ref.tenant, turn=following.ref.turn, step=1)
+    told = (await turns.store.step_context(step)).history
+    waiting: list[str] = []
+    asked: list[str] = []
+    prompts = 0
+    for message in history(told, ""):
+        if isinstance(message, ModelResponse):
+            assert waiting == [], "a reply before the results of the one before"
+            waiting = [part.tool_call_id for part in message.parts if isinstance(part, ToolCallPart)]
+            asked += waiting
+        else:
+            results = [part.tool_call_id for part in message.parts if isinstance(part, ToolReturnPart)]
+            assert results == waiting, "results are not those of the reply before, in its order"
+            waiting = []
+            prompts += sum(
+                isinstance(part, UserPromptPart) and str(part.content).startswith("{")
+                for part in message.parts
+            )
+    assert waiting == []
+    assert len(set(asked)) == len(asked) == calls
+    assert len(told) == prompts == turns_before + 1
