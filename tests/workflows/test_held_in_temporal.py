@@ -13,7 +13,7 @@ from turnsaga.ledger import TurnState
 from turnsaga.models import EffectView
 from turnsaga.recovery import RecoveryActivities
 from turnsaga.store import Started
-from turnsaga.testing import FakeSystem
+from turnsaga.testing import FakeSystem, Note
 from turnsaga.tools import Call, EffectTool, Limits, Tools
 
 THINKING = say(*["thinking "] * 400, delay_ms=50)
@@ -31,6 +31,10 @@ async def asked(turns: Turns, started: Started) -> EffectView:
 
     found: EffectView = await eventually(there, what="a question")
     return found
+
+
+def texts(arguments: Note) -> list[str]:
+    return [arguments.text]
 
 
 def final(system: FakeSystem, **declared: Any) -> EffectTool[Any]:
@@ -170,7 +174,7 @@ async def test_turns_that_wait_for_each_other_s_resources_both_end(client: Clien
     system = FakeSystem(latency=0.1)
     tool = system.tool(
         "note_down",
-        resources=lambda arguments: [arguments.text],
+        resources=texts,
         limits=Limits(
             landing_window=timedelta(milliseconds=500),
             send_by=timedelta(seconds=2),
