@@ -38,9 +38,9 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# JSON lines; about a quarter of an hour on two cores. `python -m benchmarks table FILE` makes the tables in docs of them.
+# JSON lines; about half an hour on two cores. `python -m benchmarks table FILE` makes the tables in docs of them.
 bench: $(INSTALLED)
-	@for part in compare effects turns ledger; do $(BIN)/python -m benchmarks $$part || exit 1; done
+	@for part in leaks compare effects turns ledger; do $(BIN)/python -m benchmarks $$part || exit 1; done
 
 diagrams: $(INSTALLED)
 	$(BIN)/python docs/_tools/state_diagram.py

@@ -12,8 +12,11 @@ import typer
 
 from benchmarks.compare import compare as compare_sides
 from benchmarks.growth import with_effects, with_ledger, with_turns
-from benchmarks.rig import SIDES, Rig, rig
+from benchmarks.leaks.matrix import leak_matrix
+from benchmarks.leaks.rig import leak_rig
+from benchmarks.rig import SIDES, Rig, rig, temporal_server
 from benchmarks.table import write_tables
+from tests.stack import sandbox_process
 from turnsaga.logs import configure
 
 Lines = list[dict[str, Any]]
@@ -55,6 +58,24 @@ def turns(counts: str = "1,16,64,256", sides: str = "bare,sqlite,postgres") -> N
 def ledger(counts: str = "10000,100000,1000000", sides: str = ",".join(_LEDGERS)) -> None:
     """A larger and larger ledger."""
     _grow(with_ledger, counts, sides)
+
+
+@app.command()
+def leaks(turns: Annotated[int, typer.Option(help="turns a side and ending")] = 100) -> None:
+    """Mails that go out although their turn ends otherwise, counted in the mailbox."""
+    configure("production")
+
+    async def run() -> None:
+        with tempfile.TemporaryDirectory(prefix="turnsaga-leaks-") as name:
+            folder = Path(name)
+            async with (
+                temporal_server(folder) as client,
+                sandbox_process(folder) as sandbox,
+                leak_rig(folder, client, sandbox) as running,
+            ):
+                _tell(await leak_matrix(running, turns=turns))
+
+    asyncio.run(run())
 
 
 @app.command()

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from benchmarks.rig import Rig, load
+from benchmarks.machine import load
+from benchmarks.rig import Rig
 from benchmarks.sides import Ran, Side, TurnFigures, figures, run_turn, side_of
 
 __all__ = ["batch", "compare", "percentiles"]

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psutil  # type: ignore[import-untyped]  # ships no types
 from temporalio.client import Client
@@ -21,7 +21,7 @@ from benchmarks.shop import MARKS
 from tests.databases import running_postgres
 from tests.stack import SEARCH_ATTRIBUTES, TEMPORAL, free_port
 
-__all__ = ["SIDES", "Marks", "Rig", "load", "rig"]
+__all__ = ["SIDES", "Marks", "Rig", "rig", "temporal_server"]
 
 SIDES: Final = ("bare", "sqlite", "postgres")
 REPOSITORY: Final = Path(__file__).parents[1]
@@ -141,6 +141,14 @@ async def rig(folder: Path, *, sides: tuple[str, ...] = SIDES) -> AsyncIterator[
         yield Rig(client, marks, databases, folder, processes)
 
 
+@asynccontextmanager
+async def temporal_server(folder: Path) -> AsyncIterator[Client]:
+    """Run a Temporal server by itself, and give a client of it."""
+    port = free_port()
+    async with _process("temporal", _server_words(port, folder), {}, folder):
+        yield await _connected(f"127.0.0.1:{port}")
+
+
 def _server_words(port: int, folder: Path) -> tuple[str, ...]:
     flags: dict[str, tuple[str, ...]] = {
         "--search-attribute": SEARCH_ATTRIBUTES,
@@ -193,9 +201,3 @@ async def _begun(process: psutil.Process, ready: Path, log: Path) -> None:
         if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE or loop.time() > give_up:
             raise RuntimeError(f"a worker didn't start:\n{await asyncio.to_thread(log.read_text)}")
         await asyncio.sleep(0.05)
-
-
-def load() -> list[float]:
-    """Return the machine's load averages: a run on a busy machine says so."""
-    found: Any = os.getloadavg()
-    return [round(value, 2) for value in found]

@@ -15,7 +15,7 @@ Line = Mapping[str, Any]
 def write_tables(lines: Sequence[Line]) -> None:
     """Replace each table for which there are lines."""
     page = PAGE.read_text(encoding="utf-8")
-    for bench, make in {"compare": _compared, "effects": _grown, "turns": _grown, "ledger": _grown}.items():
+    for bench, make in _MAKERS.items():
         mine = [line for line in lines if line["bench"] == bench]
         if mine:
             page = _placed(page, bench, make(mine))
@@ -100,6 +100,58 @@ def _grown(lines: Sequence[Line]) -> str:
     return f"{_table(head, rows)}\n\n{_load(lines)}"
 
 
+def _leaked(lines: Sequence[Line]) -> str:
+    ours = {line["ending"]: line for line in lines if line["side"] == "turnsaga"}
+    bare = {line["ending"]: line for line in lines if line["side"] == "bare"}
+    rows: list[Sequence[object]] = [
+        (
+            line["words"],
+            line["turns"],
+            line["forbidden"] or "-",
+            _count(line, "leaked", of="forbidden"),
+            _count(bare[name], "leaked", of="forbidden"),
+            line["wanted"] or "-",
+            _count(line, "arrived", of="wanted"),
+            _count(bare[name], "arrived", of="wanted"),
+            f"{line['refunded']} of {line['charged']}",
+            f"{bare[name]['refunded']} of {bare[name]['charged']}",
+        )
+        for name, line in ours.items()
+    ]
+    head = (
+        "what ends the turn",
+        "turns a side",
+        "mails that must not go out",
+        "turnsaga: went out",
+        "plain saga: went out",
+        "mails that must",
+        "turnsaga: went out, once",
+        "plain saga",
+        "charges refunded: turnsaga",
+        "plain saga",
+    )
+    return f"{_table(head, rows)}\n\n{_summed(ours, bare)}\n\n{_load(lines)}"
+
+
+def _count(line: Line, name: str, *, of: str) -> object:
+    return line[name] if line[of] else "-"
+
+
+def _summed(ours: Mapping[str, Line], bare: Mapping[str, Line]) -> str:
+    forbidden, leaked, in_bare, doubled, differences = (
+        sum(line["forbidden"] for line in ours.values()),
+        sum(line["leaked"] for line in ours.values()),
+        sum(line["leaked"] for line in bare.values()),
+        sum(line["doubled"] for line in (*ours.values(), *bare.values())),
+        sum(len(line["differences"]) for line in ours.values()),
+    )
+    return (
+        f"Of {forbidden} mails a side that must not go out: turnsaga {leaked}, plain saga {in_bare}. "
+        f"Mails that went out twice, on either side: {doubled}. "
+        f"Places where turnsaga's ledger and the vendors disagree: {differences}."
+    )
+
+
 def _of(lines: Sequence[Line], side: str, at_once: int) -> list[Line]:
     return [line for line in lines if (line["side"], line["at_once"]) == (side, at_once)]
 
@@ -138,3 +190,12 @@ def _load(lines: Sequence[Line]) -> str:
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     ruler = ["---"] * len(head)
     return "\n".join(f"| {' | '.join(str(cell) for cell in row)} |" for row in (head, ruler, *rows))
+
+
+_MAKERS: Final = {
+    "leaks": _leaked,
+    "compare": _compared,
+    "effects": _grown,
+    "turns": _grown,
+    "ledger": _grown,
+}
