@@ -8,7 +8,7 @@ from typing import Final
 from fastapi import FastAPI
 
 from turnsaga.client import TurnClient
-from web import aborts, effects, events, health, turns
+from web import aborts, attention, effects, events, health, metrics, turns
 from web.guard import Guard
 from web.identities import choose_identity
 from web.identity import Identity
@@ -66,6 +66,6 @@ def create_app(
     app.state.tier = tier
     app.add_middleware(Guard, hosts=tier.identity.hosts)
     handle_errors(app)
-    for part in (turns, aborts, events, effects, health):
+    for part in (turns, aborts, events, effects, attention, health, metrics):
         app.include_router(part.router)
     return app

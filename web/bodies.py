@@ -5,9 +5,10 @@ from typing import Annotated, Literal, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from turnsaga.models import MAX_NOTE, RulingWord
 from web.problems import Problem, Word, invalid_fields
 
-__all__ = ["AbortBody", "AbortConversationBody", "DecisionBody", "StartBody", "read_body"]
+__all__ = ["AbortBody", "AbortConversationBody", "DecisionBody", "RulingBody", "StartBody", "read_body"]
 
 B = TypeVar("B", bound=BaseModel)
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -47,6 +48,13 @@ class DecisionBody(_Body):
 
     version: Annotated[int, Field(ge=1, le=2**31 - 1)]
     digest: Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class RulingBody(_Body):
+    """An operator's word on an effect that needs a person, and how they know."""
+
+    word: Annotated[RulingWord, Field(alias="as")]
+    note: Annotated[str, Field(min_length=1, max_length=MAX_NOTE, pattern=r"\S")]
 
 
 async def read_body(request: Request, model: type[B], *, optional: bool = False) -> B:

@@ -20,7 +20,7 @@ __all__ = ["MAX_BODY_BYTES", "MAX_ID_CHARACTERS", "Guard"]
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 MAX_BODY_BYTES: Final = 1024 * 1024
 MAX_ID_CHARACTERS: Final = 200
-_PROBES: Final = ("/healthz", "/readyz")
+_PROBES: Final = ("/healthz", "/readyz", "/metrics")
 
 
 class Guard:

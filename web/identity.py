@@ -16,11 +16,22 @@ from turnsaga.models import Principal
 from web.hosts import LOOPBACK_HOSTS, Hosts
 from web.problems import Problem, Word
 
-__all__ = ["HEADER", "ROLES", "Caller", "DevelopmentIdentity", "Identity", "IdentityRefused", "is_name"]
+__all__ = [
+    "HEADER",
+    "OPERATOR",
+    "ROLES",
+    "Caller",
+    "DevelopmentIdentity",
+    "Identity",
+    "IdentityRefused",
+    "is_name",
+]
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 HEADER: Final = "X-Turnsaga-User"
 ROLES: Final = ("user", "service", "operator")
+OPERATOR: Final = "operator"
+"""Who may look at and resolve what needs a person, of all users of the tenant."""
 _PART: Final = r"[A-Za-z0-9._@:|+=-]{1,100}"
 _IDENTITY: Final = re.compile(rf"({_PART})/({_PART})(?:/({'|'.join(ROLES)}))?")
 
@@ -52,7 +63,10 @@ class Identity(Protocol):
 
 
 class DevelopmentIdentity:
-    """Takes the caller's word for who they are, with all rights."""
+    """Takes the caller's word for who they are, with all rights over what is theirs.
+
+    What is other users' takes an operator's role here too: a caller who names it has it.
+    """
 
     def __init__(self) -> None:
         self.hosts: Final = LOOPBACK_HOSTS

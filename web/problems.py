@@ -24,6 +24,7 @@ from turnsaga.errors import (
     PolicyLoosened,
     PolicyRefused,
     RequestRefused,
+    ResolutionRefused,
     StartConflict,
     StoreUnavailable,
     TurnInProgress,
@@ -40,6 +41,7 @@ class Word(StrEnum):
     """The ``type`` of a problem. Clients decide by it, so none is ever renamed."""
 
     ALREADY_DECIDED = "already_decided"
+    ALREADY_RESOLVED = "already_resolved"
     BAD_REQUEST = "bad_request"
     CHANGED = "changed"
     EXPIRED = "expired"
@@ -57,6 +59,7 @@ class Word(StrEnum):
     NOT_FOUND = "not_found"
     NOT_HELD = "not_held"
     NOT_READY = "not_ready"
+    NOT_RESOLVABLE = "not_resolvable"
     POLICY_REFUSED = "policy_refused"
     RATE_LIMITED = "rate_limited"
     STALE = "stale"
@@ -70,6 +73,8 @@ class Word(StrEnum):
 
 _KNOWN: Final[Mapping[Word, tuple[int, str]]] = {
     Word.ALREADY_DECIDED: (409, "Another answer came first"),
+    Word.ALREADY_RESOLVED: (409, "Another word came first"),
+    Word.NOT_RESOLVABLE: (409, "Its state doesn't allow this word"),
     Word.CHANGED: (409, "What is held isn't what was answered"),
     Word.EXPIRED: (409, "The time to answer is over"),
     Word.NOT_HELD: (409, "It waits for nobody's answer"),
@@ -183,6 +188,8 @@ async def _on_refused(_request: Request, error: Exception) -> Response:
             members = {"tool": error.tool, "policy": error.policy}
         case DecisionRefused():
             members = {"effect": error.effect}
+        case ResolutionRefused():
+            members = {"effect": error.effect, "state": error.state}
         case InvalidRequest():
             members = {"field": error.field}
         case _:

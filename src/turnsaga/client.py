@@ -19,7 +19,13 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnsaga import names
 from turnsaga.connecting import connection_fault
-from turnsaga.errors import DecisionRefused, EngineUnavailable, InvalidRequest, PolicyLoosened
+from turnsaga.errors import (
+    DecisionRefused,
+    EngineUnavailable,
+    InvalidRequest,
+    PolicyLoosened,
+    ResolutionRefused,
+)
 from turnsaga.ledger import OPEN_TURN, State, TurnState
 from turnsaga.models import (
     AbortSignal,
@@ -28,6 +34,8 @@ from turnsaga.models import (
     FenceRequest,
     Nudge,
     Principal,
+    Ruling,
+    RulingWord,
     TurnEvent,
     TurnStart,
     TurnView,
@@ -346,6 +354,38 @@ class TurnClient:
             NotFound: no such effect, or somebody else's.
         """
         return await self._store.effect_view(who, effect)
+
+    async def attention(self, who: Principal) -> tuple[EffectView, ...]:
+        """Return what needs a person in this tenant, all its users', oldest first, at most two hundred.
+
+        It is an operator's right to ask; who calls this has checked it.
+        """
+        return await self._store.attention(who.tenant)
+
+    async def resolve(self, who: Principal, effect: str, *, word: RulingWord, note: str) -> EffectView:
+        """Take an operator's word on an effect of their tenant that needs a person.
+
+        ``applied`` or ``not_applied`` of one that is unknown, ``undone`` or ``stands`` of one whose undo
+        failed. The same word again is accepted again. Who calls this has checked that they are one.
+
+        Raises:
+            ResolutionRefused: it changed nothing, and says why.
+            NotFound: no such effect, or another tenant's.
+            StoreUnavailable: nothing was recorded; ask again.
+        """
+        taken = await self._store.resolve(
+            Ruling(
+                tenant=who.tenant,
+                effect=effect,
+                word=word,
+                note=note,
+                by=f"{who.tenant}/{who.user}",
+                via="api",
+            )
+        )
+        if taken.answer != "accepted":
+            raise ResolutionRefused(effect, taken.answer, taken.row.state, taken.reason)
+        return view(taken.row)
 
     async def check_engine(self) -> None:
         """Return if Temporal answers, which it has two seconds for.

@@ -10,6 +10,7 @@
     │   │   └── PolicyLoosened  not to somebody who may only make it stricter
     │   ├── StartConflict       the same start key with another body
     │   ├── DecisionRefused     an answer to a held effect that changes nothing
+    │   ├── ResolutionRefused   a person's word on an effect that it doesn't fit
     │   ├── TurnInProgress      the conversation has a turn that hasn't ended
     │   └── NotFound            no such thing, or not yours
     ├── KeyConflict             a key that stands for other arguments
@@ -56,6 +57,7 @@ __all__ = [
     "PolicyLoosened",
     "PolicyRefused",
     "RequestRefused",
+    "ResolutionRefused",
     "StaleWrite",
     "StartConflict",
     "StillRunning",
@@ -174,6 +176,20 @@ class DecisionRefused(RequestRefused):
         super().__init__(f"effect {effect!r}: {_REFUSED.get(answer, answer)}")
         self.effect = effect
         self.problem = answer
+
+
+class ResolutionRefused(RequestRefused):
+    """A person's word on an effect that changed nothing; ``state`` is the effect's.
+
+    ``problem`` is ``already_resolved`` (another word came first) or ``not_resolvable`` (the state doesn't
+    allow this one, or doesn't yet).
+    """
+
+    def __init__(self, effect: str, problem: str, state: str, reason: str) -> None:
+        super().__init__(f"effect {effect!r} is {state!r}: {reason}")
+        self.effect = effect
+        self.problem = problem
+        self.state = state
 
 
 class NotFound(RequestRefused):

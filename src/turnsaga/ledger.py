@@ -73,6 +73,10 @@ class Event(StrEnum):
     UNDO_FAILED = "undo_failed"
     UNDO_OVERTAKEN = "undo_overtaken"
     LEFT_STANDING = "left_standing"
+    RESOLVED_APPLIED = "resolved_applied"
+    RESOLVED_NOT_APPLIED = "resolved_not_applied"
+    RESOLVED_UNDONE = "resolved_undone"
+    RESOLVED_STANDS = "resolved_stands"
 
 
 TRANSITIONS: Final[Mapping[tuple[State | None, Event], State]] = MappingProxyType(
@@ -107,6 +111,11 @@ TRANSITIONS: Final[Mapping[tuple[State | None, Event], State]] = MappingProxyTyp
         (State.COMPENSATING, Event.UNDO_CONFIRMED): State.COMPENSATED,
         (State.COMPENSATING, Event.UNDO_FAILED): State.COMPENSATION_FAILED,
         (State.COMPENSATING, Event.UNDO_OVERTAKEN): State.STANDING,
+        # A person's word, where nothing else can tell what happened outside.
+        (State.UNKNOWN, Event.RESOLVED_APPLIED): State.COMMITTED,
+        (State.UNKNOWN, Event.RESOLVED_NOT_APPLIED): State.FAILED,
+        (State.COMPENSATION_FAILED, Event.RESOLVED_UNDONE): State.COMPENSATED,
+        (State.COMPENSATION_FAILED, Event.RESOLVED_STANDS): State.STANDING,
     }
 )
 

@@ -6,13 +6,14 @@ ledger, so histories stay small and hold neither secrets nor what users wrote.
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from turnsaga.ledger import State, TurnState
 
 __all__ = [
+    "MAX_NOTE",
     "AbortSignal",
     "CallOutcome",
     "CallPlan",
@@ -35,6 +36,8 @@ __all__ = [
     "PlannedStep",
     "Principal",
     "Resolution",
+    "Ruling",
+    "RulingWord",
     "SettleRequest",
     "Settlement",
     "StepPlan",
@@ -153,6 +156,26 @@ DecisionAnswer = Literal[
     "accepted", "already_decided", "turn_aborted", "expired", "changed", "not_held", "not_found"
 ]
 """What became of an answer. All but ``accepted`` mean that it changed nothing."""
+
+
+MAX_NOTE: Final = 1000
+"""Characters that a person's note may have."""
+RulingWord = Literal["applied", "not_applied", "undone", "stands"]
+"""What a person found out about an effect that needed one."""
+
+
+class Ruling(_Frozen):
+    """A person's word on an effect that needs one, as the ledger takes it.
+
+    ``note`` says how they know; of an effect that stands it is shown to its user as the reason.
+    """
+
+    tenant: str
+    effect: str
+    word: RulingWord
+    note: str = Field(min_length=1, max_length=MAX_NOTE)
+    by: str
+    via: Literal["api", "cli"]
 
 
 class DueRequest(_Frozen):

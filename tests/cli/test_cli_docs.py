@@ -47,5 +47,6 @@ def test_every_command_answers_in_json_and_takes_a_deployment() -> None:
         "turnsaga turns abort TURN",
         "turnsaga effects list",
         "turnsaga effects show EFFECT",
+        "turnsaga effects resolve EFFECT",
     }
     assert all({"--json", "--app"} <= set(names) for _, names in found.values())

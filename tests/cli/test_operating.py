@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Deployed
 from tests.databases import Postgres
-from tests.stack import WHO, call, eventually, free_port, reply, say
+from tests.stack import WHO, SandboxProcess, call, eventually, free_port, reply, say
 from tests.store.ledgers import ADA, BOB, EVE, Clock, Ledger
 from turnsaga.cli._questions import Owners, effects, turns
 from turnsaga.cli._reading import LedgerReader
@@ -258,6 +258,56 @@ async def test_attention_is_what_the_effect_s_own_view_says(url: str) -> None:
     assert {line.effect: line.needs_attention for line in every} == {
         effect: view.needs_attention for effect, view in views.items()
     }
+
+
+async def test_operator_resolves_what_needs_a_person(deployed: Deployed, sandbox: SandboxProcess) -> None:
+    name = f"CLI-{next(_ids)}"
+    await sandbox.knobs("mail", drop_response=1)
+    started = await deployed.turns.start(
+        reply(call("send_invoice_email", to="ada@example.com", invoice=name, amount="10.00")),
+        policies={"send_invoice_email": "immediate!"},
+    )
+    await deployed.turns.settled(started)
+    await sandbox.clear()
+    [line] = await deployed.lines("effects", "list", "--needs-attention", "--turn", started.ref.turn)
+    effect = line["effect"]
+    refused = [
+        await deployed.turnsaga("effects", "resolve", effect, *words)
+        for words in (
+            ("--as", "stands", "--note", "x"),
+            ("--as", "applied", "--note", " "),
+            ("--as", "applied", "--note", "x", "--tenant", "other"),
+            ("--as", "nonsense", "--note", "x"),
+            ("--as", "applied"),
+        )
+    ]
+    said = ("--as", "applied", "--note", "it is in the outbox")
+    [resolved] = await deployed.lines("effects", "resolve", effect, *said, LOGNAME="grace")
+    [again] = await deployed.lines("effects", "resolve", effect, *said)
+    other = await deployed.turnsaga("effects", "resolve", effect, "--as", "not-applied", "--note", "x")
+    table = await deployed.turnsaga("effects", "resolve", effect, *said)
+    left = await deployed.lines("effects", "list", "--needs-attention", "--turn", started.ref.turn)
+
+    def recorded(connection: Any) -> list[tuple[Any, ...]]:
+        found = connection.exec_driver_sql(
+            f"SELECT state, word, note, \"by\", via FROM resolutions WHERE effect = '{effect}'"
+        )
+        return [tuple(row) for row in found]
+
+    assert line["needs_attention"]
+    assert [code for code, _, _ in refused] == [1, 1, 1, 2, 2]
+    assert "'unknown'" in refused[0][2]
+    assert "there is no effect" in refused[2][2]
+    assert (resolved["state"], resolved["needs_attention"]) == ("committed", False)
+    assert again == resolved
+    assert other[0] == 1
+    assert "resolved as 'applied' before" in other[2]
+    assert table[0] == 0
+    assert "committed" in table[1]
+    assert left == []
+    assert await LedgerReader(deployed.turns.store.where).ask(recorded) == [
+        ("unknown", "applied", "it is in the outbox", "operator grace", "cli")
+    ]
 
 
 async def test_reader_writes_nothing(url: str) -> None:

@@ -36,6 +36,11 @@ A_SECOND: Final = timedelta(seconds=1)
 NOT_MODELLED: Final = {
     # The model has no change by a third party, and so no undo that finds one.
     (State.COMPENSATING, Event.UNDO_OVERTAKEN),
+    # The model ends where a person is asked; what that person then says is in no interleaving of it.
+    (State.UNKNOWN, Event.RESOLVED_APPLIED),
+    (State.UNKNOWN, Event.RESOLVED_NOT_APPLIED),
+    (State.COMPENSATION_FAILED, Event.RESOLVED_UNDONE),
+    (State.COMPENSATION_FAILED, Event.RESOLVED_STANDS),
 }
 
 TURN_NOT_MODELLED: Final = {

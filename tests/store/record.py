@@ -18,7 +18,7 @@ from tests.store.ledgers import ADA, APPLIED, BOB, EVE, LOST, REFUSED, Clock, Le
 from tests.store.recordings import RECORDED, Recording, engine_of, read_rows, what_is_seen
 from turnsaga.keys import digest
 from turnsaga.ledger import Event, State, TurnState
-from turnsaga.models import CallRef, Decision, EffectRef, Principal, StepRef, TurnRef
+from turnsaga.models import CallRef, Decision, EffectRef, Principal, Ruling, RulingWord, StepRef, TurnRef
 from turnsaga.store import EngineName, NewCall, NewReply, SqlStore, UndoOutcome, Verdict
 from turnsaga.store._unit import TurnUnit
 from turnsaga.store.migrations import HEAD
@@ -63,6 +63,7 @@ class Stories:
             self.failing,
             self.held,
             self.queued,
+            self.resolved,
             self.of_others,
         ):
             await story()
@@ -206,6 +207,33 @@ class Stories:
         ]
         assert {one.state for one in waiting} == {TurnState.QUEUED}
         await self.ledger.fence(waiting[1].ref)
+
+    async def resolved(self) -> None:
+        """A person's word of each kind; one that was found applied after its turn had been stopped."""
+        ref = await self._begun("resolved", calls=4)
+        undone, stands = [await self.ledger.commit(ref, index) for index in range(2)]
+        for index in (2, 3):
+            claim = await self.ledger.claim(ref, index, **ONCE, **FINAL)
+            assert claim.row is not None
+            await self.store.record_commit(claim.row.ref, claim.row.token, LOST)
+        await self.ledger.fence(ref)
+        assert [step.action for step in (await self.store.next_steps(ref)).steps] == ["undo"]
+        for effect in (stands, undone):
+            await self._undo(effect, UndoOutcome(error="the shelf is locked"))
+        assert (await self.store.next_steps(ref)).settled
+        self.ledger.clock.pass_(60)
+        words: tuple[tuple[EffectRef, RulingWord], ...] = (
+            (undone, "undone"),
+            (stands, "stands"),
+            (await self._effect(ref, 2), "applied"),
+            (await self._effect(ref, 3), "not_applied"),
+        )
+        for effect, word in words:
+            ruling = Ruling(
+                tenant=ref.tenant, effect=effect.effect, word=word, note="looked", by="acme/ops", via="api"
+            )
+            assert (await self.store.resolve(ruling)).answer == "accepted"
+        assert (await self.store.next_steps(ref)).settled
 
     async def _prepare(self, ref: TurnRef, index: int, **declared: Any) -> None:
         new = new_effect(ref, index, **declared)

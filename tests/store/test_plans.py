@@ -8,7 +8,7 @@ from sqlalchemy.sql.dml import UpdateBase
 
 from tests.store.ledgers import Ledger
 from turnsaga.ledger import BLOCKS_IDENTITY, OPEN_TURN, State
-from turnsaga.store import _blocking, _deployment, _queue, _replies, _statements, schema
+from turnsaga.store import _attention, _blocking, _deployment, _queue, _replies, _statements, schema
 from turnsaga.store._prepared import Prepared
 
 ASKED: dict[str, tuple[Prepared | Select[*tuple[Any, ...]], dict[str, Any]]] = {
@@ -30,6 +30,7 @@ ASKED: dict[str, tuple[Prepared | Select[*tuple[Any, ...]], dict[str, Any]]] = {
     ),
     "ix_turns_open": (_deployment._OPEN_BEFORE, {"before": 1, "most": 500}),
     "ix_turns_follow": (_deployment._FOLLOWED, {"most": 500}),
+    "ix_effects_attention": (_attention._QUEUE, {"tenant_is": "acme", "most": 200}),
     "ix_effects_turn": (_statements.EFFECTS_OF_TURN, {"tenant_is": "acme", "turn_is": "trn"}),
 }
 
@@ -65,6 +66,16 @@ async def test_question_is_answered_from_its_index(ledger: Ledger, index: str) -
     used = await ledger.store._database.read(plan, question(asked), told)
 
     assert index in used
+
+
+async def test_queue_is_in_order_as_it_is_read_and_the_count_is_of_its_index_alone(ledger: Ledger) -> None:
+    asked, told = ASKED["ix_effects_attention"]
+
+    queue = await ledger.store._database.read(plan, question(asked), told)
+    count = await ledger.store._database.read(plan, question(_attention._COUNT), {})
+
+    assert "sort" not in queue.lower().replace("TEMP B-TREE".lower(), "sort")
+    assert "ix_effects_attention" in count
 
 
 @pytest.mark.parametrize(

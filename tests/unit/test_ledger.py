@@ -121,6 +121,17 @@ def test_an_effect_counts_as_failed_only_from_doubt() -> None:
     assert {before for (before, _), after in TRANSITIONS.items() if after is State.FAILED} == IN_DOUBT
 
 
+def test_a_person_is_heard_only_where_nothing_else_can_tell() -> None:
+    words = {Event.RESOLVED_APPLIED, Event.RESOLVED_NOT_APPLIED, Event.RESOLVED_UNDONE, Event.RESOLVED_STANDS}
+    heard = {before: leading_out(before) & words for before in State if leading_out(before) & words}
+
+    assert heard == {
+        State.UNKNOWN: {Event.RESOLVED_APPLIED, Event.RESOLVED_NOT_APPLIED},
+        State.COMPENSATION_FAILED: {Event.RESOLVED_UNDONE, Event.RESOLVED_STANDS},
+    }
+    assert leading_out(State.COMPENSATION_FAILED) == heard[State.COMPENSATION_FAILED]
+
+
 def test_only_an_effect_in_doubt_can_be_handed_over() -> None:
     handed = {before: after for (before, event), after in TRANSITIONS.items() if event is Event.HANDED_OVER}
 

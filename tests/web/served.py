@@ -18,7 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnsaga.client import TurnClient
 from turnsaga.models import CallPlan, CallRef, EffectRef, FenceRequest, Principal, StepRef, TurnRef
-from turnsaga.store import CommitOutcome, EffectRow, NewCall, NewEffect, NewReply, SqlStore
+from turnsaga.store import CommitOutcome, EffectRow, NewCall, NewEffect, NewReply, SqlStore, UndoOutcome
 from turnsaga.tools import CommitPolicy, Policy, ToolCard
 from web.app import create_app
 from web.identity import HEADER, Identity
@@ -125,6 +125,26 @@ class Api:
         claim = await self.store.claim_commit(ref, asking, gate=False)
         assert claim.row is not None
         return claim.row.effect
+
+    async def doubt(self, turn: str, *, who: Principal = ADA, can_land_ms: int = 1) -> str:
+        """Lose the answer of an effect whose system can't be asked, hand it over, and return its id."""
+        ref = await self._called(turn, who)
+        new = replace(_new_effect(f"ts1_{turn}_{ref.step}"[:64], reversible=False), send_by_ms=1)
+        claim = await self.store.claim_commit(ref, replace(new, landing_ms=can_land_ms))
+        assert claim.row is not None
+        await self.store.record_commit(claim.row.ref, claim.row.token, CommitOutcome(applied=None))
+        await self.store.hand_over(claim.row.ref, "it can't be asked")
+        return claim.row.effect
+
+    async def stuck(self, conversation: str = "c1", *, who: Principal = ADA) -> str:
+        """Leave one effect whose undo failed for good after an aborted turn, and return its id."""
+        turn = await self.start(conversation, who=who)
+        effect = await self.commit(turn, who=who, reversible=True)
+        await self.fence(turn, who=who)
+        row, may = await self.store.claim_undo(self.ref(who, turn, effect))
+        assert may
+        await self.store.record_undo(row.ref, row.token, UndoOutcome(error="the vault is closed"))
+        return effect
 
     async def _called(self, turn: str, who: Principal) -> CallRef:
         step = next(_keys)

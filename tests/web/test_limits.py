@@ -177,7 +177,6 @@ async def test_id_that_is_too_long_is_refused(api: Api, method: str, path: str) 
         "/docs",
         "/redoc",
         "/openapi.json",
-        "/metrics",
     ],
 )
 async def test_route_that_does_not_exist_is_not_found(api: Api, path: str) -> None:

@@ -20,7 +20,13 @@ from web.rates import Kind, Rates
 ADA = bearer(token())
 EVE = bearer(token(sub="eve"))
 STRANGER = bearer(token(tenant="other"))
-NEVER_LIMITED = {"/healthz", "/readyz", "/v1/turns/{turn}/abort", "/v1/conversations/{conversation}/abort"}
+NEVER_LIMITED = {
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/v1/turns/{turn}/abort",
+    "/v1/conversations/{conversation}/abort",
+}
 _keys = itertools.count(1)
 
 

@@ -6,6 +6,7 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from typing import Annotated, Final, NoReturn
 
 import typer
@@ -23,6 +24,7 @@ from turnsaga.deployment import Deployment, Status
 from turnsaga.errors import TurnSagaError
 from turnsaga.ledger import State, TurnState
 from turnsaga.logs import configure, forward_engine_logs
+from turnsaga.models import RulingWord
 
 __all__ = ["command"]
 
@@ -56,6 +58,26 @@ class Aborting(BaseModel):
     turn: str
     state: TurnState
     first: bool
+
+
+class Found(StrEnum):
+    """What a person found out about an effect that needed one, as the command is given it."""
+
+    APPLIED = "applied"
+    NOT_APPLIED = "not-applied"
+    UNDONE = "undone"
+    STANDS = "stands"
+
+    @property
+    def word(self) -> RulingWord:
+        """Return the ledger's word for it."""
+        words: dict[Found, RulingWord] = {
+            Found.APPLIED: "applied",
+            Found.NOT_APPLIED: "not_applied",
+            Found.UNDONE: "undone",
+            Found.STANDS: "stands",
+        }
+        return words[self]
 
 
 def _say_version(asked: bool) -> None:  # noqa: FBT001  # typer calls it so
@@ -159,10 +181,14 @@ def list_effects(
     user: User = None,
     turn: Annotated[str | None, typer.Option("--turn", help="only this turn's")] = None,
     state: Annotated[list[State] | None, typer.Option("--state", help="only in this state")] = None,
-    attention: Annotated[bool, typer.Option("--attention", help="only those that wait for a person")] = False,
+    attention: Annotated[
+        bool,
+        # The short name is that of earlier versions.
+        typer.Option("--needs-attention", "--attention", help="only those that wait for a person"),
+    ] = False,
     limit: Limit = 50,
 ) -> None:
-    """List effects, the latest changed first."""
+    """List effects, the latest changed first; with --needs-attention those first that waited longest."""
 
     async def run(session: Session) -> None:
         found = await session.reader.ask(
@@ -190,6 +216,33 @@ def show_effect(
         print_table(("effect", "turn", "tool", "title", "state", "order"), [view], empty="")
         typer.echo()
         print_table(("key", "identity", "error", "no_undo_reason", "needs_attention", "at"), [view], empty="")
+
+    _in_session(app, run)
+
+
+@_effects.command("resolve")
+def resolve_effect(
+    effect: EffectId,
+    *,
+    word: Annotated[Found, typer.Option("--as", help="what was found out about it")],
+    note: Annotated[str, typer.Option("--note", help="how that is known; recorded, with who said it")],
+    app: App = None,
+    as_json: AsJson = False,
+    tenant: Tenant = None,
+    user: User = None,
+) -> None:
+    """Say what became of an effect that needs a person; the ledger takes their word.
+
+    One that is unknown was applied or not-applied. One whose undo failed was undone by other means, or
+    stands: then its user is shown the note. The same word again changes nothing.
+    """
+
+    async def run(session: Session) -> None:
+        view = await session.resolve(effect, Owners(tenant, user), word=word.word, note=note)
+        if as_json:
+            print_json(view)
+        else:
+            print_table(("effect", "title", "state", "needs_attention", "no_undo_reason"), [view], empty="")
 
     _in_session(app, run)
 

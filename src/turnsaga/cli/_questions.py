@@ -6,10 +6,21 @@ from datetime import datetime
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import ColumnElement, Connection, Table, and_, func, or_, select, text, true
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    func,
+    literal_column,
+    select,
+    text,
+    true,
+)
 
 from turnsaga.errors import NotFound
-from turnsaga.ledger import IN_DOUBT, OPEN_TURN, State, TurnState
+from turnsaga.ledger import OPEN_TURN, State, TurnState
 from turnsaga.models import Principal
 from turnsaga.store import EngineName, schema
 from turnsaga.tools import ToolCard
@@ -108,12 +119,13 @@ def effects(
     attention: bool,
     limit: int,
 ) -> tuple[EffectLine, ...]:
-    """Return effects, the latest changed first; ``attention`` leaves those that wait for a person."""
+    """Return effects, the latest changed first.
+
+    ``attention`` leaves those that wait for a person, and those that have waited longest come first.
+    """
     table = schema.effects
-    waits = or_(
-        table.c.state == State.COMPENSATION_FAILED,
-        and_(table.c.owned, table.c.state.in_(IN_DOUBT)),
-    )
+    waits = literal_column(schema.NEEDS_ATTENTION, Boolean)
+    latest_first = (table.c.at.desc(), table.c.effect)
     found = connection.execute(
         select(table, table.c.commit_order.label("order"), waits.label("needs_attention"))
         .where(
@@ -122,7 +134,7 @@ def effects(
             table.c.turn == turn if turn is not None else true(),
             waits if attention else true(),
         )
-        .order_by(table.c.at.desc(), table.c.effect)
+        .order_by(*((table.c.at, table.c.effect) if attention else latest_first))
         .limit(limit)
     )
     return tuple(EffectLine.model_validate(dict(row._mapping)) for row in found)  # noqa: SLF001  # as above

@@ -17,11 +17,20 @@ from turnsaga.cli._questions import Owners, owner_of_effect, owner_of_turn
 from turnsaga.cli._reading import LedgerReader, LedgerUnreadable
 from turnsaga.connecting import connection_fault, temporal_config
 from turnsaga.deployment import Deployment
-from turnsaga.errors import EngineMisconfigured, EngineUnavailable
+from turnsaga.errors import EngineMisconfigured, EngineUnavailable, InvalidRequest, ResolutionRefused
 from turnsaga.ledger import OPEN_TURN
-from turnsaga.models import AbortSignal, EffectView, FenceAnswer, FenceRequest, TurnView
+from turnsaga.models import (
+    MAX_NOTE,
+    AbortSignal,
+    EffectView,
+    FenceAnswer,
+    FenceRequest,
+    Ruling,
+    RulingWord,
+    TurnView,
+)
 from turnsaga.recovery import RecoveryActivities, SweepReport
-from turnsaga.store import SqlStore
+from turnsaga.store import SqlStore, view
 from turnsaga.store.migrations import HEAD, current_revision
 
 __all__ = ["Session", "connect_to_temporal"]
@@ -97,6 +106,25 @@ class Session:
         """
         who = await self.reader.ask(owner_of_effect, effect, owners)
         return await self.store.effect_view(who, effect)
+
+    async def resolve(self, effect: str, owners: Owners, *, word: RulingWord, note: str) -> EffectView:
+        """Take the word of whoever calls the command on an effect that needs a person.
+
+        Raises:
+            InvalidRequest: the note is empty or too long.
+            NotFound: there is no such effect.
+            ResolutionRefused: it changed nothing, and says why.
+        """
+        if not 1 <= len(note.strip()) <= MAX_NOTE:
+            raise InvalidRequest("--note", f"must be 1 to {MAX_NOTE} characters")
+        who = await self.reader.ask(owner_of_effect, effect, owners)
+        ruling = Ruling(
+            tenant=who.tenant, effect=effect, word=word, note=note, by=f"operator {_login()}", via="cli"
+        )
+        taken = await self.store.resolve(ruling)
+        if taken.answer != "accepted":
+            raise ResolutionRefused(effect, taken.answer, taken.row.state, taken.reason)
+        return view(taken.row)
 
     async def abort(self, turn: str, owners: Owners, *, reason: str | None) -> FenceAnswer:
         """Stop a turn: its fence is written once this has returned or raised ``EngineUnavailable``.

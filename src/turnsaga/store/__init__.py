@@ -1,5 +1,6 @@
 """The ledger in SQL."""
 
+from turnsaga.store._attention import RulingTaken
 from turnsaga.store._commits import CommitOutcome
 from turnsaga.store._deployment import EngineName, OpenTurn
 from turnsaga.store._gate import Claim, Refreshed, Verdict
@@ -27,6 +28,7 @@ __all__ = [
     "NewTurn",
     "OpenTurn",
     "Refreshed",
+    "RulingTaken",
     "SqlStore",
     "Started",
     "StepContext",

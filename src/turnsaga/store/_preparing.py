@@ -193,6 +193,7 @@ def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect) -> EffectRow:
         decided_by=None,
         decided_via=None,
         decided_version=None,
+        resolution=None,
         error=None,
         commit_order=None,
         first_claim_at=None,

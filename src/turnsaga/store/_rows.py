@@ -114,6 +114,7 @@ class EffectRow:
     decided_by: str | None
     decided_via: str | None
     decided_version: int | None
+    resolution: str | None
     error: str | None
     owned: bool
     commit_order: int | None
@@ -147,6 +148,11 @@ class EffectRow:
         if self.held_for == "confirmation":
             return self.expires_at
         return self.not_before if self.held_for == "delay" else None
+
+    @property
+    def needs_attention(self) -> bool:
+        """True while a person is needed; ``schema.NEEDS_ATTENTION`` says the same to the database."""
+        return self.state is State.COMPENSATION_FAILED or (self.owned and self.state in IN_DOUBT)
 
     @property
     def unanswered(self) -> int:
@@ -251,6 +257,9 @@ _WAITS: Final[dict[HeldFor, str]] = {
 }
 
 
+_LEFT_BY_A_PERSON: Final = "a person looked, and left it standing"
+
+
 def _said(row: EffectRow) -> str:
     if row.held_for is None or row.held_for == "resource":
         return _SAID[row.state]
@@ -263,7 +272,10 @@ def note(row: EffectRow) -> str | None:
         return row.error
     if row.state is State.PREPARED and row.held_for is not None:
         return _WAITS[row.held_for]
-    return row.no_undo_reason if row.state is State.STANDING else None
+    if row.state is not State.STANDING:
+        return None
+    # What an operator wrote is in the ledger, and stays out of workflows' histories.
+    return _LEFT_BY_A_PERSON if row.resolution == "stands" else row.no_undo_reason
 
 
 def brief(row: EffectRow, *, now: datetime | None = None) -> EffectBrief:
@@ -288,7 +300,6 @@ def _whole_ms(span: timedelta) -> int:
 
 def view(row: EffectRow) -> EffectView:
     """Return the effect as people and clients see it."""
-    needs_attention = row.state is State.COMPENSATION_FAILED or (row.owned and row.state in IN_DOUBT)
     return EffectView(
         effect=row.effect,
         turn=row.turn,
@@ -300,7 +311,7 @@ def view(row: EffectRow) -> EffectView:
         summary=f"{row.title}: {_said(row)}",
         state=row.state,
         held_for=row.held_for,
-        needs_attention=needs_attention,
+        needs_attention=row.needs_attention,
         digest=row.shown_digest,
         expires_at=row.expires_at if row.held_for == "confirmation" else None,
         undo=None,

@@ -29,6 +29,7 @@ from sqlalchemy import (
 __all__ = [
     "EPOCH",
     "MAX_TEXT",
+    "NEEDS_ATTENTION",
     "OCCUPYING",
     "OPEN",
     "OUTSTANDING",
@@ -44,6 +45,7 @@ __all__ = [
     "engine",
     "metadata",
     "one_of",
+    "resolutions",
     "resources",
     "safe_text",
     "steps",
@@ -69,6 +71,11 @@ UNSETTLED: Final = ("committing", "accepted", "unknown", "compensating", "compen
 """An effect that keeps others off its business identity."""
 OUTSTANDING: Final = ("standing", "unknown", "accepted", "compensation_failed")
 """An effect that its user is to be told of."""
+
+NEEDS_ATTENTION: Final = (
+    "(state = 'compensation_failed' OR (owned AND state IN ('accepted', 'committing', 'unknown')))"
+)
+"""The predicate of effects that wait for a person, as the partial index over them has it."""
 
 
 def among(states: Iterable[str]) -> str:
@@ -316,6 +323,8 @@ effects = Table(
     Column("decided_by", SafeText),
     Column("decided_via", String(20)),
     Column("decided_version", Integer),
+    # A person's last word on an effect that needed one; all of them are in ``resolutions``.
+    Column("resolution", String(20)),
     Column("error", SafeText),
     Column("owned", Boolean, nullable=False),
     Column("commit_order", Integer),
@@ -348,10 +357,35 @@ effects = Table(
         sqlite_where=text(among(OUTSTANDING)),
         postgresql_where=text(among(OUTSTANDING)),
     ),
+    Index(
+        "ix_effects_attention",
+        "tenant",
+        "at",
+        "effect",
+        sqlite_where=text(NEEDS_ATTENTION),
+        postgresql_where=text(NEEDS_ATTENTION),
+    ),
 )
 
 SAFE_TEXTS: Final = frozenset(column.name for column in effects.columns if isinstance(column.type, SafeText))
 """Columns of an effect whose text is stored as ``safe_text`` returns it."""
+
+resolutions = Table(
+    "resolutions",
+    metadata,
+    # Who found out what of an effect that needed a person. One effect can need one twice: what was found
+    # applied may turn out not to be undone. Numbered in each effect from 1; never changed.
+    Column("tenant", String(100), primary_key=True),
+    Column("effect", String(64), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("state", String(20), nullable=False),
+    Column("word", String(20), nullable=False),
+    Column("note", SafeText, nullable=False),
+    Column("by", SafeText, nullable=False),
+    Column("via", String(20), nullable=False),
+    Column("at", Instant, nullable=False),
+    ForeignKeyConstraint(["tenant", "effect"], ["effects.tenant", "effects.effect"]),
+)
 
 resources = Table(
     "resources",

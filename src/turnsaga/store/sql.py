@@ -22,11 +22,13 @@ from turnsaga.models import (
     FenceRequest,
     NextSteps,
     Principal,
+    Ruling,
     StepRef,
     TurnRef,
     TurnView,
 )
 from turnsaga.store import (
+    _attention,
     _commits,
     _deployment,
     _gate,
@@ -259,6 +261,20 @@ class SqlStore:
     async def load_effect(self, ref: EffectRef) -> EffectRow:
         """Return an effect's row."""
         return await self._database.read(_views.load_effect, ref)
+
+    # What needs a person, within one tenant's things
+
+    async def attention(self, tenant: str, *, limit: int = 200) -> tuple[EffectView, ...]:
+        """Return effects that need a person, those first that have waited longest."""
+        return await self._database.read(_attention.attention, tenant, limit=limit)
+
+    async def count_attention(self) -> int:
+        """Return how many effects need a person, of all tenants."""
+        return await self._database.read(_attention.count_attention)
+
+    async def resolve(self, ruling: Ruling) -> _attention.RulingTaken:
+        """Take a person's word on an effect that needs one."""
+        return await self._database.write(_attention.resolve, ruling, now=self._clock())
 
     # Views, within one owner's things
 

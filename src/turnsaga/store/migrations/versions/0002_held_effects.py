@@ -1,4 +1,4 @@
-"""Held effects, answers to them, and turns that are queued."""
+"""Held effects, answers to them, turns that are queued, and effects that need a person."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,6 +9,9 @@ branch_labels = None
 depends_on = None
 
 _QUEUED = sa.text("state IN ('queued')")
+_NEEDS_ATTENTION = sa.text(
+    "(state = 'compensation_failed' OR (owned AND state IN ('accepted', 'committing', 'unknown')))"
+)
 _OPEN = sa.text("state IN ('queued', 'running', 'aborting', 'failing')")
 
 
@@ -25,6 +28,7 @@ def upgrade() -> None:
         sa.Column("decided_by", sa.Text(), nullable=True),
         sa.Column("decided_via", sa.String(length=20), nullable=True),
         sa.Column("decided_version", sa.Integer(), nullable=True),
+        sa.Column("resolution", sa.String(length=20), nullable=True),
     ):
         op.add_column("effects", column)
     op.execute("UPDATE effects SET shown_digest = arguments_digest")
@@ -44,4 +48,30 @@ def upgrade() -> None:
         unique=False,
         sqlite_where=_OPEN,
         postgresql_where=_OPEN,
+    )
+    op.create_table(
+        "resolutions",
+        sa.Column("tenant", sa.String(length=100), nullable=False),
+        sa.Column("effect", sa.String(length=64), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("state", sa.String(length=20), nullable=False),
+        sa.Column("word", sa.String(length=20), nullable=False),
+        sa.Column("note", sa.Text(), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("via", sa.String(length=20), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["tenant", "effect"],
+            ["effects.tenant", "effects.effect"],
+            name=op.f("fk_resolutions_effects"),
+        ),
+        sa.PrimaryKeyConstraint("tenant", "effect", "number", name=op.f("pk_resolutions")),
+    )
+    op.create_index(
+        "ix_effects_attention",
+        "effects",
+        ["tenant", "at", "effect"],
+        unique=False,
+        sqlite_where=_NEEDS_ATTENTION,
+        postgresql_where=_NEEDS_ATTENTION,
     )
