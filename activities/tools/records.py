@@ -5,6 +5,7 @@ be asked. An undo names the version that this effect made: what somebody wrote s
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -133,6 +134,7 @@ class Records:
             lookup=self.find_update,
             reversible=True,
             compensate=self.restore,
+            check_undone=self.is_restored,
             undo_says="restore {kind} {id}",
             undo_repeat=_CONDITIONAL,
             resources=lambda arguments: [f"{arguments.kind}/{arguments.id}"],
@@ -180,10 +182,9 @@ class Records:
         _undone(answer)
         return Undone({"deleted": f"{request['kind']}/{request['id']}"})
 
-    async def is_gone(self, request: JsonObject, receipt: JsonObject, call: Call) -> bool:  # noqa: ARG002  # read by id
-        """Read the record back."""
-        answer = await self._http.get(_path(request))
-        return answer.status_code == 404
+    async def is_gone(self, request: JsonObject, receipt: JsonObject, call: Call) -> bool:  # noqa: ARG002  # the key is enough
+        """Read the record's log back: deleted since this effect made it, whoever has made it anew."""
+        return _has_ended(await self._log(request), "create", call.effect_key)
 
     # update_record
 
@@ -244,6 +245,10 @@ class Records:
             return Undone({"restored": request["previous"], "already": "restored"})
         raise ChangedSince("somebody has changed the record since")
 
+    async def is_restored(self, request: JsonObject, receipt: JsonObject, call: Call) -> bool:  # noqa: ARG002  # the key is enough
+        """Read the record's log back: restored or deleted since this effect changed it."""
+        return _has_ended(await self._log(request), "update", call.effect_key)
+
     # The wire
 
     async def _logged(self, request: JsonObject, call: Call, op: str) -> SearchResult:
@@ -287,6 +292,22 @@ class Records:
 
 def _path(request: JsonObject) -> str:
     return f"/sobjects/{quote(str(request['kind']), safe='')}/{quote(str(request['id']), safe='')}"
+
+
+def _has_ended(entries: Sequence[Mapping[str, Any]], op: str, key: str) -> bool:
+    """Tell whether a write under this key no longer counts; one that the log doesn't know never did.
+
+    A restoration ends it if it goes back to before it: later versions can come and go.
+    """
+    written: int | None = None
+    for entry in entries:
+        if entry["op"] == op and entry["key"] == key:
+            written = entry["version"]
+        elif written is not None and (
+            entry["op"] == "delete" or (entry["op"] == "revert" and entry["version"] < written)
+        ):
+            written = None
+    return written is None
 
 
 def _applied(answer: httpx.Response) -> dict[str, Any]:

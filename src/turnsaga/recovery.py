@@ -35,11 +35,20 @@ from turnsaga.saga import TurnSaga
 from turnsaga.starting import start_turn_workflow
 from turnsaga.store import EngineName, OpenTurn, SqlStore
 
-__all__ = ["RecoverTurn", "RecoveryActivities", "Sweep", "SweepReport", "ensure_sweeper", "sweeper_schedule"]
+__all__ = [
+    "RecoverTurn",
+    "RecoveryActivities",
+    "Sweep",
+    "SweepReport",
+    "engine_of",
+    "ensure_sweeper",
+    "sweeper_schedule",
+]
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _GRACE: Final = timedelta(seconds=5)
 _BATCH: Final = 500
+_ANSWER: Final = timedelta(seconds=10)
 
 
 class SweepReport(BaseModel):
@@ -114,9 +123,18 @@ class RecoveryActivities:
                 _log.info("sweep.acted", turn=turn.start.turn, action=done)
         return SweepReport(looked_at=len(turns), **counts)
 
+    async def recover(self, start: TurnStart) -> None:
+        """Have one turn settled whose run is over; one recovery of it runs at a time.
+
+        Raises:
+            ApplicationError: this Temporal isn't the ledger's. Nothing was started.
+        """
+        await self._check_engine()
+        await self._recover(start)
+
     async def _look_at(self, turn: OpenTurn, before: datetime) -> str | None:
         if turn.ended:
-            return await self._recover(turn)
+            return await self._recover(turn.start)
         handle = self._client.get_workflow_handle(turn.start.turn)
         try:
             description = await handle.describe()
@@ -124,14 +142,14 @@ class RecoveryActivities:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
             if turn.begun:
-                return await self._recover(turn)
+                return await self._recover(turn.start)
             # It was written down and never started: nothing can have happened, so it simply starts.
             await start_turn_workflow(
                 self._client, turn.start, task_queue=self._task_queue, aborted=turn.fenced
             )
             return "started"
         if description.status is not WorkflowExecutionStatus.RUNNING:
-            return await self._recover(turn)
+            return await self._recover(turn.start)
         if turn.fenced:
             # The web tier may have died between fence and signal; a further signal changes nothing.
             await handle.signal(names.ABORT, AbortSignal())
@@ -143,11 +161,11 @@ class RecoveryActivities:
             return "nudged"
         return None
 
-    async def _recover(self, turn: OpenTurn) -> str:
+    async def _recover(self, start: TurnStart) -> str:
         await self._client.start_workflow(
             names.RECOVER_TURN,
-            turn.start,
-            id=f"recover-{turn.start.turn}",
+            start,
+            id=f"recover-{start.turn}",
             task_queue=self._task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
@@ -156,8 +174,7 @@ class RecoveryActivities:
         return "recovered"
 
     async def _check_engine(self) -> None:
-        info = await self._client.workflow_service.get_cluster_info(GetClusterInfoRequest())
-        here = EngineName(info.cluster_id, self._client.namespace)
+        here = await engine_of(self._client)
         known = await self._store.engine()
         if known == here:
             return
@@ -165,11 +182,17 @@ class RecoveryActivities:
             raise ApplicationError(
                 f"this ledger belongs to Temporal {known.cluster!r}/{known.namespace!r}, and this is "
                 f"{here.cluster!r}/{here.namespace!r}; nothing was swept. Point the worker at the right one, "
-                "or adopt this one on purpose",
+                "or adopt this one on purpose: turnsaga adopt",
                 type="ForeignEngine",
                 non_retryable=True,
             )
         await self._store.set_engine(here)
+
+
+async def engine_of(client: Client) -> EngineName:
+    """Return which cluster and namespace a client is connected to."""
+    info = await client.workflow_service.get_cluster_info(GetClusterInfoRequest(), timeout=_ANSWER)
+    return EngineName(info.cluster_id, client.namespace)
 
 
 def sweeper_schedule(task_queue: str) -> str:

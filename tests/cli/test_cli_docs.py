@@ -42,6 +42,8 @@ def test_every_command_answers_in_json_and_takes_a_deployment() -> None:
     assert set(found) == {
         "turnsaga doctor",
         "turnsaga sweep",
+        "turnsaga adopt",
+        "turnsaga verify",
         "turnsaga turns list",
         "turnsaga turns show TURN",
         "turnsaga turns abort TURN",

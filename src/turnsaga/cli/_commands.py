@@ -1,11 +1,13 @@
 """The command's subcommands, their options, and their exit codes.
 
 0: done. 1: it couldn't be done, or ``doctor`` found something that fails. 2: it couldn't even begin.
+``verify`` has its own: 1 is a difference, 2 that it couldn't be run, 3 that vendors couldn't be asked.
 """
 
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Final, NoReturn
 
@@ -15,11 +17,14 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from turnsaga import __version__
+from turnsaga.cli._adopting import adopt as adopt_engine
 from turnsaga.cli._doctor import examine, worst
 from turnsaga.cli._loading import AppNotLoaded, load_deployment
 from turnsaga.cli._output import print_json, print_table
 from turnsaga.cli._questions import Owners, effects, turns
 from turnsaga.cli._session import Session
+from turnsaga.cli._verify import Scope
+from turnsaga.cli._verify import verify as verify_effects
 from turnsaga.deployment import Deployment, Status
 from turnsaga.errors import TurnSagaError
 from turnsaga.ledger import State, TurnState
@@ -46,8 +51,11 @@ User = Annotated[str | None, typer.Option("--user", help="only users of this nam
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="at most so many")]
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="the turn's id, trn_…")]
 EffectId = Annotated[str, typer.Argument(metavar="EFFECT", help="the effect's id, eff_…")]
+TurnFilter = Annotated[str | None, typer.Option("--turn", help="only this turn's")]
 _LINE: Final = ("turn", "tenant", "user", "conversation", "state", "effects", "created_at", "ended_at")
 _EFFECT: Final = ("effect", "turn", "tenant", "user", "title", "state", "needs_attention", "at")
+_COMPARED: Final = ("effect", "tool", "identity", "state", "verdict", "vendor", "fixed", "remedy")
+_FIGURES: Final = ("checked", "agree", "differ", "cant_be_asked", "open", "unreachable", "fixed", "more")
 
 
 class Aborting(BaseModel):
@@ -179,7 +187,7 @@ def list_effects(
     as_json: AsJson = False,
     tenant: Tenant = None,
     user: User = None,
-    turn: Annotated[str | None, typer.Option("--turn", help="only this turn's")] = None,
+    turn: TurnFilter = None,
     state: Annotated[list[State] | None, typer.Option("--state", help="only in this state")] = None,
     attention: Annotated[
         bool,
@@ -265,6 +273,72 @@ def sweep(*, app: App = None, as_json: AsJson = False) -> None:
 
 
 @command.command()
+def adopt(
+    *,
+    app: App = None,
+    as_json: AsJson = False,
+    yes: Annotated[bool, typer.Option("--yes", help="do it; without this it only shows")] = False,
+) -> None:
+    """Make the Temporal that is configured the ledger's, once the ledger's own is gone for good.
+
+    Shows both. Turns whose runs the new one doesn't know are settled by the next sweep, so what they did
+    is undone: see that no worker runs on the old one any more.
+    """
+
+    async def run(session: Session) -> None:
+        answer = await adopt_engine(session, yes=yes)
+        if as_json:
+            print_json(answer)
+            return
+        print_table(tuple(type(answer).model_fields), [answer], empty="")
+        typer.echo()
+        typer.echo(
+            f"the ledger belongs to the configured Temporal now; turns to settle: {answer.to_settle}"
+            if answer.adopted
+            else "nothing was changed; if the ledger's Temporal is gone for good, say it again with --yes"
+        )
+
+    _in_session(app, run)
+
+
+@command.command()
+def verify(
+    *,
+    app: App = None,
+    as_json: AsJson = False,
+    tenant: Tenant = None,
+    user: User = None,
+    turn: TurnFilter = None,
+    since: Annotated[
+        datetime | None, typer.Option("--since", help="only those changed since then, in UTC")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="at most so many")] = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="write down what vendors know of effects that are unknown")
+    ] = False,
+) -> None:
+    """Compare the ledger with the vendors, effect by effect, the oldest first.
+
+    Sends nothing but questions. Ends with 0 if all that could be asked agrees, with 1 if anything differs,
+    with 2 if it couldn't be run, and with 3 if vendors couldn't be asked.
+    """
+    changed = None if since is None else since.replace(tzinfo=UTC)
+
+    async def run(session: Session) -> None:
+        scope = Scope(Owners(tenant, user), turn=turn, since=changed, limit=limit)
+        lines, summary = await verify_effects(session, scope, fix=fix)
+        if as_json:
+            print_json(*lines, summary)
+        else:
+            print_table(_COMPARED, lines, empty="Nothing differs, and nothing is open.")
+            typer.echo()
+            print_table(_FIGURES, [summary], empty="")
+        raise typer.Exit(summary.exit_code)
+
+    _in_session(app, run, refused=2)
+
+
+@command.command()
 def doctor(*, app: App = None, as_json: AsJson = False) -> None:
     """Check every connection of a deployment, and say what to do about each that is wrong.
 
@@ -285,7 +359,7 @@ def _loaded(app: str | None) -> Deployment:
         _refuse(str(error), code=2)
 
 
-def _in_session(app: str | None, work: Callable[[Session], Awaitable[None]]) -> None:
+def _in_session(app: str | None, work: Callable[[Session], Awaitable[None]], *, refused: int = 1) -> None:
     deployment = _loaded(app)
 
     async def run() -> None:
@@ -295,9 +369,9 @@ def _in_session(app: str | None, work: Callable[[Session], Awaitable[None]]) -> 
     try:
         asyncio.run(run())
     except (TurnSagaError, ApplicationError) as error:
-        _refuse(str(error), code=1)
+        _refuse(str(error), code=refused)
     except RPCError as error:
-        _refuse(f"Temporal refuses it: {error.status.name}: {error.message}", code=1)
+        _refuse(f"Temporal refuses it: {error.status.name}: {error.message}", code=refused)
 
 
 def _refuse(reason: str, *, code: int) -> NoReturn:

@@ -27,6 +27,7 @@ from turnsaga.models import (
     FenceRequest,
     Ruling,
     RulingWord,
+    TurnStart,
     TurnView,
 )
 from turnsaga.recovery import RecoveryActivities, SweepReport
@@ -171,6 +172,17 @@ class Session:
         client = await connect_to_temporal(done="nothing was swept")
         recovery = RecoveryActivities(self.store, client, task_queue=self.deployment.task_queue, adopt=False)
         return await recovery.sweep()
+
+    async def recover(self, start: TurnStart) -> None:
+        """Have workers settle one turn whose run is over.
+
+        Raises:
+            ApplicationError: this Temporal isn't the ledger's. Nothing was started.
+            EngineUnavailable: Temporal doesn't answer.
+        """
+        client = await connect_to_temporal(done="nothing was started")
+        recovery = RecoveryActivities(self.store, client, task_queue=self.deployment.task_queue, adopt=False)
+        await recovery.recover(start)
 
 
 def _login() -> str:
