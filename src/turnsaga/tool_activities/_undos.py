@@ -1,6 +1,8 @@
 """``<tool>.compensate``: one attempt to undo an effect."""
 
-from typing import Any
+import asyncio
+from datetime import timedelta
+from typing import Any, Final
 
 import structlog
 from temporalio.exceptions import ApplicationError
@@ -10,11 +12,15 @@ from turnsaga.errors import OUTCOME_UNKNOWN, ChangedSince, NotApplied, StoreUnav
 from turnsaga.models import CallOutcome, EffectRef
 from turnsaga.store import EffectRow, SqlStore, UndoOutcome, UndoRecorded, brief, load_object
 from turnsaga.tool_activities._common import EXPECTED, INSIST, call_for, now, speak_of
-from turnsaga.tools import EffectTool, Undone
+from turnsaga.tools import Call, EffectTool, JsonObject, Undone
 
 __all__ = ["UndoAttempts"]
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+# A system's reads may lag behind its writes; one that denies an undo for longer is believed.
+_READ_BACK: Final = timedelta(seconds=5)
 
 
 class UndoAttempts:
@@ -68,9 +74,7 @@ class UndoAttempts:
             if not isinstance(done, Undone) or not done.evidence:  # type: ignore[redundant-expr]  # a tool's own code may break its types
                 # It returned and shows nothing for it: an undo that does nothing looks just like this.
                 return UndoOutcome(error="its undo returned no evidence that it was undone")
-            if tool.check_undone is not None and not await untorn(
-                tool.check_undone(request, receipt, call), within=tool.limits.undo_call
-            ):
+            if not await _reads_back(tool, request, receipt, call):
                 return UndoOutcome(error="its undo was answered, and reading back shows it still there")
         except UndoRefused as error:
             return UndoOutcome(error=error.reason)
@@ -82,3 +86,16 @@ class UndoAttempts:
             _log.warning("undo.no_answer", error_type=type(error).__name__)
             return None
         return UndoOutcome(undone=True, evidence=done.evidence)
+
+
+async def _reads_back(tool: EffectTool[Any], request: JsonObject, receipt: JsonObject, call: Call) -> bool:
+    """Tell whether the system shows the effect undone, or tool and system have no way to say."""
+    if tool.check_undone is None:
+        return True
+    give_up, pause = now() + _READ_BACK, 0.1
+    while not await untorn(tool.check_undone(request, receipt, call), within=tool.limits.undo_call):
+        if now() >= give_up:
+            return False
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 1.0)
+    return True
