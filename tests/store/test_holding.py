@@ -5,13 +5,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, select
 
 from tests.store.ledgers import ADA, APPLIED, BOB, EVE, Ledger, new_effect, new_turn
 from turnsaga.client import OnBusy
 from turnsaga.errors import KeyConflict, NotFound, TurnInProgress
 from turnsaga.ledger import State, TurnState
 from turnsaga.models import Decision, TurnRef
-from turnsaga.store import Claim, DecisionTaken, EffectRow, Started, Verdict
+from turnsaga.store import Claim, DecisionTaken, EffectRow, Started, Verdict, schema
 from turnsaga.tools import CommitPolicy, Policy
 
 ABORTED = "aborted: not sent, the turn was stopped first"
@@ -244,6 +245,44 @@ async def test_two_turns_that_wait_for_each_other_lose_the_younger_ones_effect(l
     assert yields.row.state is State.RELEASED
     assert "wait for each other" in (yields.row.error or "")
     assert (await gate(ledger, older, 1)).verdict is Verdict.OUTDATED, "it is its turn now"
+
+
+async def test_circle_is_found_though_its_youngest_waits_for_somebody_else_too(ledger: Ledger) -> None:
+    """Otherwise both would wait until the other's end or their own bounds, and both lose their effects."""
+    outside, older = await ledger.turn(), await ledger.turn(calls=2)
+    ledger.clock.pass_(1)
+    younger = await ledger.turn(calls=2)
+    await ledger.commit(outside, resources=("a",))
+    await ledger.commit(older, 0, resources=("x",))
+    await ledger.commit(younger, 0, resources=("y",))
+    waits = await ledger.claim(younger, 1, resources=("a", "x"))
+    closes = await ledger.claim(older, 1, resources=("y",))
+    yields = await gate(ledger, younger, 1)
+
+    assert (waits.verdict, closes.verdict, yields.verdict) == (Verdict.BUSY, Verdict.BUSY, Verdict.STORED)
+    assert yields.row is not None
+    assert yields.row.state is State.RELEASED
+
+
+async def test_gate_looks_at_what_is_open_however_often_a_thing_was_written(ledger: Ledger) -> None:
+    for _ in range(20):
+        ref = await ledger.turn()
+        await ledger.commit(ref, resources=("r", "s"))
+        await ledger.store.complete_turn(ref)
+    running = await ledger.turn(calls=2)
+    await ledger.commit(running, 0, resources=("r",))
+    waiting = await ledger.claim(await ledger.turn(), resources=("r",))
+    again = await ledger.claim(running, 1, resources=("r",))
+
+    def places(connection: Connection) -> dict[str, list[int]]:
+        rows = connection.execute(select(schema.resources.c.resource, schema.resources.c.epoch))
+        found: dict[str, list[int]] = {}
+        for row in rows.all():
+            found.setdefault(row.resource, []).append(row.epoch)
+        return {name: sorted(epochs) for name, epochs in found.items()}
+
+    assert (waiting.verdict, again.verdict) == (Verdict.BUSY, Verdict.BUSY)
+    assert await ledger.store._database.read(places) == {"r": [21, 22, 23], "s": [20]}
 
 
 async def test_chain_of_waits_is_no_circle(ledger: Ledger) -> None:

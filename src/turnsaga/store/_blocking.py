@@ -1,15 +1,15 @@
 """What keeps a gate shut: another effect on the same business identity, or an earlier one on a resource."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Select, bindparam, func, insert, select
+from sqlalchemy import Column, Label, bindparam, delete, func, insert, literal_column, select
 
 from turnsaga.ledger import CLOSED, IN_DOUBT, State
 from turnsaga.store import schema
 from turnsaga.store._postgres import lock_names
-from turnsaga.store._prepared import Prepared
+from turnsaga.store._prepared import Prepared, Row, Rows
 from turnsaga.store._rows import EffectRow
 from turnsaga.store._statements import matches
 from turnsaga.store._unit import TurnUnit
@@ -24,8 +24,10 @@ _LAST_EPOCH: Final = Prepared(
     )
 )
 _ADD_PLACE: Final = Prepared(insert(_resources))
-_RESOURCES: Final = Prepared(
-    select(_resources.c.resource).where(matches(_resources.c.tenant, _resources.c.effect))
+_PLACES: Final = Prepared(
+    select(_resources.c.system, _resources.c.resource, _resources.c.epoch)
+    .where(matches(_resources.c.tenant, _resources.c.effect))
+    .order_by(_resources.c.system, _resources.c.resource)
 )
 _SAME_IDENTITY: Final = Prepared(
     select(_effects.c.title, _effects.c.turn, _effects.c.held_for)
@@ -40,74 +42,69 @@ _SAME_IDENTITY: Final = Prepared(
 
 _FARTHEST: Final = 64
 """Turns that are looked at for a circle of waits; a longer one ends by its bounds."""
-_AHEAD: Final = sorted(IN_DOUBT | {State.PREPARED})
 
 
-def _earlier_on_resource() -> Select[str, str, str | None]:
-    mine, other, effect, turn = _resources, _resources.alias(), _effects, _turns
-    return (
-        select(effect.c.title, effect.c.turn, effect.c.held_for)
-        .select_from(
-            mine.join(
-                other,
-                (other.c.tenant == mine.c.tenant)
-                & (other.c.system == mine.c.system)
-                & (other.c.resource == mine.c.resource)
-                & (other.c.epoch < mine.c.epoch)
-                & (other.c.effect != mine.c.effect),
-            )
-            .join(effect, (effect.c.tenant == other.c.tenant) & (effect.c.effect == other.c.effect))
-            .join(turn, (turn.c.tenant == other.c.tenant) & (turn.c.turn == other.c.turn))
-        )
-        .where(
-            matches(mine.c.tenant, mine.c.effect)
-            & (
-                ((other.c.turn == bindparam("turn_is")) & one_of(effect.c.state, _AHEAD))
-                | (
-                    (other.c.turn != bindparam("turn_is"))
-                    & (
-                        ~one_of(effect.c.state, sorted(CLOSED))
-                        | ((effect.c.state == State.COMMITTED) & one_of(turn.c.state, schema.OCCUPYING))
-                    )
-                )
-            )
-        )
+def _of_effect(column: Column[Any]) -> Label[Any]:
+    """Return a column of a place's effect. Not by a join: see ``_BEFORE``."""
+    effect = (_effects.c.tenant == _resources.c.tenant) & (_effects.c.effect == _resources.c.effect)
+    return select(column).where(effect).correlate(_resources).scalar_subquery().label(column.name)
+
+
+def _of_turn(column: Column[Any]) -> Label[Any]:
+    turn = (_turns.c.tenant == _resources.c.tenant) & (_turns.c.turn == _resources.c.turn)
+    found = select(column).where(turn).correlate(_resources).scalar_subquery()
+    return found.label(f"turn_{column.name}")
+
+
+# Of each place alone, and without joins: as long as Postgres knows nothing of how many rows there are, it
+# takes one way through a join for as good as any other, also one that reads every row of a tenant.
+_BEFORE: Final = Prepared(
+    select(
+        _resources.c.turn,
+        _of_effect(_effects.c.title),
+        _of_effect(_effects.c.state),
+        _of_effect(_effects.c.held_for),
+        _of_effect(_effects.c.at),
+        _of_turn(_turns.c.state),
+        _of_turn(_turns.c.created_at),
     )
-
-
-def _committed_before() -> Select[str]:
-    mine, other, effect = _resources, _resources.alias(), _effects
-    return (
-        select(effect.c.effect)
-        .select_from(
-            mine.join(
-                other,
-                (other.c.tenant == mine.c.tenant)
-                & (other.c.system == mine.c.system)
-                & (other.c.resource == mine.c.resource)
-                & (other.c.epoch < mine.c.epoch),
-            ).join(effect, (effect.c.tenant == other.c.tenant) & (effect.c.effect == other.c.effect))
-        )
-        .where(
-            matches(mine.c.tenant, mine.c.effect)
-            & (effect.c.turn == bindparam("turn_is"))
-            & (effect.c.state == State.COMMITTED)
-            & (effect.c.at > bindparam("since", type_=schema.Instant))
-        )
-        .limit(1)
+    .where(
+        matches(_resources.c.tenant, _resources.c.system, _resources.c.resource)
+        & (_resources.c.epoch < bindparam("epoch_is"))
     )
+    .order_by(_resources.c.epoch)
+)
+_DROP_PLACES: Final = Prepared(
+    delete(_resources).where(
+        matches(_resources.c.tenant, _resources.c.system, _resources.c.resource)
+        & (_resources.c.epoch < bindparam("epoch_is"))
+        & (_resources.c.turn != bindparam("turn_is"))
+    )
+)
+_WAITING: Final = Prepared(
+    select(_effects.c.effect).where(
+        matches(_effects.c.tenant, _effects.c.turn)
+        & (_effects.c.state == literal_column("'prepared'"))
+        & (_effects.c.held_for == literal_column("'resource'"))
+    )
+)
 
 
-_EARLIER_ON_RESOURCE: Final = Prepared(_earlier_on_resource())
-_COMMITTED_BEFORE: Final = Prepared(_committed_before())
-_WAITING: Final = select(_effects.c.effect).where(
-    matches(_effects.c.tenant, _effects.c.turn)
-    & (_effects.c.state == State.PREPARED)
-    & (_effects.c.held_for == "resource")
-)
-_AGES: Final = select(_turns.c.turn, _turns.c.created_at).where(
-    matches(_turns.c.tenant) & _turns.c.turn.in_(bindparam("turns", expanding=True))
-)
+@dataclass(frozen=True)
+class _Place:
+    """An effect's place in the order on one resource."""
+
+    system: str
+    resource: str
+    epoch: int
+
+    def named(self, tenant: str) -> dict[str, Any]:
+        return {
+            "tenant_is": tenant,
+            "system_is": self.system,
+            "resource_is": self.resource,
+            "epoch_is": self.epoch,
+        }
 
 
 @dataclass(frozen=True)
@@ -127,25 +124,29 @@ def enqueue(unit: TurnUnit, row: EffectRow, resources: Sequence[str]) -> None:
         _enqueue(unit, row.system, resource, row.effect)
 
 
-def blocker_of(unit: TurnUnit, row: EffectRow, resources: Sequence[str] | None = None) -> Blocker | None:
+def blocker_of(unit: TurnUnit, row: EffectRow, *, touches_nothing: bool = False) -> Blocker | None:
     """Return what the effect has to wait for, or None if its gate may open in this very transaction.
 
-    Without ``resources`` those that it was given a place on are read.
+    With ``touches_nothing`` its places aren't looked for: it has none. Places of other turns that it need
+    not wait for are given up, so that however often a thing is written, a gate looks at what is open.
     """
-    if resources is None:
-        resources = _resources_of(unit, row)
-    locks = [_resource_lock(row.tenant, row.system, name) for name in resources]
+    places = () if touches_nothing else _places(unit, row.effect)
+    locks = [_resource_lock(row.tenant, place.system, place.resource) for place in places]
     if row.identity is not None:
         locks.append(f"identity/{row.tenant}/{row.system}/{row.identity}")
     # No other turn may pass its gate under one of these names at the same time.
     lock_names(unit.connection, locks)
     blocker = _identity_blocker(unit, row)
-    if blocker is not None or not resources:
+    if blocker is not None or not places:
         return blocker
-    found = _resource_blockers(unit, turn=row.turn, effect=row.effect)
+    before = [(place, found) for place in places for found in _before(unit, place)]
+    blockers = [_blocker(found) for _, found in before if _is_ahead(found, row.turn)]
+    if not blockers:
+        for place in {place for place, found in before if found.turn != row.turn}:
+            _DROP_PLACES.run_later(unit.connection, {**place.named(row.tenant), "turn_is": row.turn})
+        return None
     # What this turn's own end commits decides when this effect can be: no wait leads past it.
-    found.sort(key=lambda one: not (one.turn == row.turn and one.held_for == "turn_end"))
-    return found[0] if found else None
+    return min(blockers, key=lambda one: not (one.turn == row.turn and one.held_for == "turn_end"))
 
 
 def _enqueue(unit: TurnUnit, system: str, resource: str, effect: str) -> None:
@@ -165,9 +166,9 @@ def _enqueue(unit: TurnUnit, system: str, resource: str, effect: str) -> None:
     )
 
 
-def _resources_of(unit: TurnUnit, row: EffectRow) -> Sequence[str]:
-    named = {"tenant_is": row.tenant, "effect_is": row.effect}
-    return [row.resource for row in _RESOURCES.run(unit.connection, named)]
+def _places(unit: TurnUnit, effect: str) -> tuple[_Place, ...]:
+    named = {"tenant_is": unit.turn.tenant, "effect_is": effect}
+    return tuple(_Place(row.system, row.resource, row.epoch) for row in _PLACES.run(unit.connection, named))
 
 
 def _resource_lock(tenant: str, system: str, resource: str) -> str:
@@ -190,71 +191,63 @@ def _identity_blocker(unit: TurnUnit, row: EffectRow) -> Blocker | None:
     return None if found is None else Blocker(found.title, found.turn, found.held_for)
 
 
-def _resource_blockers(unit: TurnUnit, *, turn: str, effect: str) -> list[Blocker]:
-    """Return the effects that were prepared earlier on one of the same resources and aren't done with.
+def _before(unit: TurnUnit, place: _Place) -> Rows:
+    """Return what was prepared earlier on a resource, oldest first."""
+    return _BEFORE.run(unit.connection, place.named(unit.turn.tenant))
 
-    An earlier turn's effect is done with when its turn has ended, not when its row is committed: an
-    abort would undo it over what this one writes.
+
+def _is_ahead(found: Row, turn: str) -> bool:
+    """Tell whether what was prepared earlier on a resource isn't done with, as seen by an effect of a turn.
+
+    Another turn's effect is done with when its turn has ended, not when its row is committed: an abort
+    would undo it over what this one writes.
     """
-    named = {"tenant_is": unit.turn.tenant, "turn_is": turn, "effect_is": effect}
-    return [
-        Blocker(found.title, found.turn, found.held_for)
-        for found in _EARLIER_ON_RESOURCE.run(unit.connection, named)
-    ]
+    state = State(found.state)
+    if found.turn == turn:
+        return state in IN_DOUBT or state is State.PREPARED
+    return state not in CLOSED or (state is State.COMMITTED and found.turn_state in schema.OCCUPYING)
+
+
+def _blocker(found: Row) -> Blocker:
+    return Blocker(found.title, found.turn, found.held_for)
 
 
 def is_overtaken(unit: TurnUnit, row: EffectRow) -> bool:
     """Tell whether an earlier effect of its turn on the same resource was committed since it was prepared."""
-    named = {
-        "tenant_is": row.tenant,
-        "effect_is": row.effect,
-        "turn_is": row.turn,
-        "since": row.prepared_at,
-    }
-    return _COMMITTED_BEFORE.run(unit.connection, named).one_or_none() is not None
+    return any(
+        (found.turn, found.state) == (row.turn, State.COMMITTED) and found.at > row.prepared_at
+        for place in _places(unit, row.effect)
+        for found in _before(unit, place)
+    )
 
 
-def must_yield(unit: TurnUnit, row: EffectRow, blocker: Blocker) -> bool:
+def must_yield(unit: TurnUnit, row: EffectRow) -> bool:
     """Tell whether turns wait for each other in a circle, of which this effect's is the youngest.
 
-    Such turns would wait until their bounds are over. Each of them finds the circle by itself and names
-    the same one to give way, so that exactly one effect is dropped.
+    Such turns would wait until their bounds are over. Each of them looks for itself, and only the youngest
+    gives way: so it follows nobody who is younger. The effect's own wait is noted already.
     """
-    first = row.turn
-    waits_for: dict[str, set[str]] = {first: {blocker.turn}}
-    to_visit = [blocker.turn]
-    while to_visit and len(waits_for) <= _FARTHEST:
-        turn = to_visit.pop()
-        if turn in waits_for:
-            continue
-        waits_for[turn] = _waits_for(unit, turn)
-        to_visit.extend(waits_for[turn])
-    circle = _reachable(waits_for, first)
-    if first not in circle:
-        return False
-    # Of those that it reaches, only those that reach it back are in a circle with it.
-    circle = {turn for turn in circle if first in _reachable(waits_for, turn)}
-    named = {"tenant_is": row.tenant, "turns": sorted(circle)}
-    ages = [(found.created_at, found.turn) for found in unit.connection.execute(_AGES, named)]
-    return bool(max(ages)[1] == first)
-
-
-def _waits_for(unit: TurnUnit, turn: str) -> set[str]:
-    waiting = unit.connection.execute(_WAITING, {"tenant_is": unit.turn.tenant, "turn_is": turn}).scalars()
-    return {
-        blocker.turn
-        for effect in waiting.all()
-        for blocker in _resource_blockers(unit, turn=turn, effect=effect)
-        if blocker.turn != turn
-    }
-
-
-def _reachable(edges: Mapping[str, set[str]], start: str) -> set[str]:
+    me = (unit.turn.created_at, row.turn)
     seen: set[str] = set()
-    to_visit = list(edges.get(start, ()))
-    while to_visit:
+    to_visit = [row.turn]
+    while to_visit and len(seen) <= _FARTHEST:
         turn = to_visit.pop()
-        if turn not in seen:
-            seen.add(turn)
-            to_visit.extend(edges.get(turn, ()))
-    return seen
+        if turn in seen:
+            continue
+        seen.add(turn)
+        for found in _waited_for(unit, turn):
+            if turn != row.turn and found.turn == row.turn:
+                return True
+            if (found.turn_created_at, found.turn) < me:
+                to_visit.append(found.turn)
+    return False
+
+
+def _waited_for(unit: TurnUnit, turn: str) -> Iterator[Row]:
+    """Yield what effects of other turns a turn's effects wait for."""
+    waiting = _WAITING.run(unit.connection, {"tenant_is": unit.turn.tenant, "turn_is": turn})
+    for effect in waiting:
+        for place in _places(unit, effect.effect):
+            for found in _before(unit, place):
+                if found.turn != turn and _is_ahead(found, turn):
+                    yield found

@@ -5,7 +5,7 @@ fenced, none for an effect that is held, and none while another effect on the sa
 isn't done with.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -149,17 +149,18 @@ def _claim_new(unit: TurnUnit, ref: CallRef, new: NewEffect, *, gate: bool) -> C
         return Claim(Verdict.REPEATED, row)
     if row.held_for is not None or not gate:
         return Claim(Verdict.HELD, row)
-    return _gate(unit, row, new.resources)
+    return _gate(unit, row, is_new=True, touches_nothing=not new.resources)
 
 
 def _gate(
     unit: TurnUnit,
     row: EffectRow,
-    resources: Sequence[str] | None = None,
     *,
+    is_new: bool = False,
+    touches_nothing: bool = False,
     refreshed: Refreshed | None = None,
 ) -> Claim:
-    blocker = blocker_of(unit, row, resources)
+    blocker = blocker_of(unit, row, touches_nothing=touches_nothing)
     if blocker is not None:
         return _kept_back(unit, row, blocker)
     if refreshed is not None:
@@ -170,7 +171,7 @@ def _gate(
             read_version=refreshed.read_version,
             prepared_at=unit.now,
         )
-    elif resources is None and _is_outdated(unit, row):
+    elif not is_new and _is_outdated(unit, row):
         # What was inserted in this very transaction was prepared a moment ago.
         return Claim(Verdict.OUTDATED, row)
     return Claim(Verdict.SEND, _claimed(unit, row, Event.GATE_OPENED))
@@ -193,7 +194,7 @@ def _kept_back(unit: TurnUnit, row: EffectRow, blocker: Blocker) -> Claim:
         return Claim(Verdict.HELD, unit.note(row, "tool_held", held_for="turn_end"))
     if row.held_for is None:
         row = unit.note(row, "tool_held", held_for="resource")
-    if blocker.turn != row.turn and must_yield(unit, row, blocker):
+    if blocker.turn != row.turn and must_yield(unit, row):
         error = f"not sent: this turn and another one wait for each other ({blocker.title})"
         return Claim(Verdict.STORED, unit.move(row, Event.DROPPED, held_for=None, error=error))
     return Claim(Verdict.BUSY, row, blocker.title)
