@@ -40,7 +40,7 @@ format: $(INSTALLED)
 
 # JSON lines; about half an hour on two cores. `python -m benchmarks table FILE` makes the tables in docs of them.
 bench: $(INSTALLED)
-	@for part in leaks compare effects turns ledger; do $(BIN)/python -m benchmarks $$part || exit 1; done
+	@for part in leaks compare effects turns ledger shared; do $(BIN)/python -m benchmarks $$part || exit 1; done
 
 diagrams: $(INSTALLED)
 	$(BIN)/python docs/_tools/state_diagram.py

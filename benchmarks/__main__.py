@@ -15,6 +15,7 @@ from benchmarks.growth import with_effects, with_ledger, with_turns
 from benchmarks.leaks.matrix import leak_matrix
 from benchmarks.leaks.rig import leak_rig
 from benchmarks.rig import SIDES, Rig, rig, temporal_server
+from benchmarks.shared import shared as shared_records
 from benchmarks.table import write_tables
 from tests.stack import sandbox_process
 from turnsaga.logs import configure
@@ -76,6 +77,22 @@ def leaks(turns: Annotated[int, typer.Option(help="turns a side and ending")] = 
                 _tell(await leak_matrix(running, turns=turns))
 
     asyncio.run(run())
+
+
+@app.command()
+def shared(
+    waves: Annotated[int, typer.Option(help="times that 16 turns run at once, a kind and round")] = 4,
+    rounds: int = 4,
+    sides: str = ",".join(_LEDGERS),
+) -> None:
+    """Sixteen turns at once on four records, beside the same turns on records of their own."""
+    chosen = tuple(sides.split(","))
+
+    async def run(running: Rig) -> None:
+        for side in chosen:
+            _tell(await shared_records(running, side, waves=waves, rounds=rounds))
+
+    _with_rig(run, chosen)
 
 
 @app.command()

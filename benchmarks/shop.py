@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -24,13 +24,16 @@ from turnsaga.tools import Call, Committed, EffectTool, Keyed, Tools, Undone
 __all__ = [
     "MARKS",
     "Booking",
+    "Writing",
     "book_body",
     "effects_of",
     "mark",
     "model_name",
+    "model_of",
     "shop_tools",
     "two_requests",
     "unbook_body",
+    "writer_name",
 ]
 
 MARKS: Final = "TURNSAGA_BENCH_MARKS"
@@ -45,6 +48,12 @@ class Booking(BaseModel):
     """Arguments of the one tool."""
 
     item: str
+
+
+class Writing(BaseModel):
+    """Arguments of the tool whose effects share something: the record that is written."""
+
+    record: str
 
 
 def mark(what: str) -> None:
@@ -75,6 +84,30 @@ def effects_of(name: str) -> int:
     return int(name.removeprefix("shop:"))
 
 
+def writer_name(records: Sequence[str]) -> str:
+    """Return the name of the model that writes these records, side by side, and then has no more to say."""
+    return f"writer:{','.join(records)}"
+
+
+def model_of(name: str) -> Model:
+    """Return the model of a name."""
+    if name.startswith("writer:"):
+        return _writer(name.removeprefix("writer:").split(","))
+    return two_requests(effects_of(name))
+
+
+def _writer(records: Sequence[str]) -> Model:
+    async def stream(messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+        if any(isinstance(message, ModelResponse) for message in messages):
+            yield "Written."
+            return
+        for number, record in enumerate(records):
+            arguments = json.dumps({"record": record})
+            yield {number: DeltaToolCall(name="write", json_args=arguments, tool_call_id=f"c{number}")}
+
+    return FunctionModel(stream_function=stream)
+
+
 def two_requests(effects: int) -> Model:
     """Return a model that first asks for so many effects, and then streams until it is stopped."""
 
@@ -103,9 +136,24 @@ async def _compensate(_request: Mapping[str, Any], _receipt: Mapping[str, Any], 
 
 
 def shop_tools() -> Tools:
-    """Return the turnsaga side's tool over the same bodies."""
+    """Return the turnsaga side's tools over the same bodies; ``write`` orders its effects on one record."""
     return Tools(
         [
+            EffectTool(
+                name="write",
+                description="Write a record.",
+                arguments=Writing,
+                system="records",
+                says="write {record}",
+                undo_says="restore {record}",
+                commit=_commit,
+                reversible=True,
+                commits="immediate",
+                compensate=_compensate,
+                repeat=Keyed(timedelta(days=1)),
+                undo_repeat=Keyed(timedelta(days=1)),
+                resources=lambda arguments: [arguments.record],
+            ),
             EffectTool(
                 name="book",
                 description="Book an item.",
@@ -119,6 +167,6 @@ def shop_tools() -> Tools:
                 compensate=_compensate,
                 repeat=Keyed(timedelta(days=1)),
                 undo_repeat=Keyed(timedelta(days=1)),
-            )
+            ),
         ]
     )

@@ -152,6 +152,39 @@ def _summed(ours: Mapping[str, Line], bare: Mapping[str, Line]) -> str:
     )
 
 
+def _shared(lines: Sequence[Line]) -> str:
+    rows: list[Sequence[object]] = []
+    for side in dict.fromkeys(line["side"] for line in lines):
+        own = [line for line in lines if (line["side"], line["records"]) == (side, "own")]
+        for kind in ("own", "shared"):
+            mine = [line for line in lines if (line["side"], line["records"]) == (side, kind)]
+            effects = sum(sum(line["effects"].values()) for line in mine)
+            released = sum(line["effects"].get("released", 0) for line in mine)
+            rows.append(
+                (
+                    side,
+                    kind,
+                    f"{_mean(mine, 'turns_per_s'):.1f} ({_ratio(mine, own, 'turns_per_s')})",
+                    f"{_mean(mine, 'cpu_ms_total'):.0f} ({_ratio(mine, own, 'cpu_ms_total')})",
+                    _spread(mine, "turn_ms"),
+                    f"{released} of {effects}",
+                    f"{_mean(mine, 'ledger_transactions_per_turn'):.1f}",
+                    _spread(mine, "ledger_ms"),
+                )
+            )
+    head = (
+        "side",
+        "records",
+        "turns/s (of own)",
+        "CPU ms a turn (of own)",
+        "a turn, ms",
+        "effects given up",
+        "ledger transactions a turn",
+        "ledger transaction",
+    )
+    return f"{_table(head, rows)}\n\n{_load(lines)}"
+
+
 def _of(lines: Sequence[Line], side: str, at_once: int) -> list[Line]:
     return [line for line in lines if (line["side"], line["at_once"]) == (side, at_once)]
 
@@ -198,4 +231,5 @@ _MAKERS: Final = {
     "effects": _grown,
     "turns": _grown,
     "ledger": _grown,
+    "shared": _shared,
 }

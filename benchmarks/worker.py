@@ -21,7 +21,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.model import ModelActivities
 from benchmarks.bare import BareSaga, bare_activities
-from benchmarks.shop import effects_of, shop_tools, two_requests
+from benchmarks.shop import model_of, shop_tools
 from turnsaga.connecting import temporal_config
 from turnsaga.logs import configure
 from turnsaga.plugin import TurnSagaPlugin
@@ -85,7 +85,7 @@ async def _turnsaga() -> Worker:
 
 
 def _model(name: str, attempt: int, context: str) -> Model:  # noqa: ARG001  # the same for all of them
-    return two_requests(effects_of(name))
+    return model_of(name)
 
 
 def _timed(store: SqlStore) -> list[float]:
