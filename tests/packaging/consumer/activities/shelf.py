@@ -43,6 +43,8 @@ class Shelf:
             undo_says="take {title} back",
             undo_repeat=Keyed(_YEAR),
             identity=lambda loan: loan.title,
+            # Its result is what the conversation goes on with.
+            commits="immediate",
         )
 
     def lent(self) -> tuple[str, ...]:
