@@ -293,6 +293,15 @@ async def test_chain_of_waits_is_no_circle(ledger: Ledger) -> None:
     assert (await ledger.claim(third, 0, resources=("y",))).verdict is Verdict.BUSY
 
 
+async def test_what_is_undecided_of_one_call_leaves_the_others_as_they_are(ledger: Ledger) -> None:
+    ref = await ledger.turn(calls=2)
+    ended, waits = await prepare(ledger, ref, 0), await prepare(ledger, ref, 1)
+    await ledger.store.undecided(ledger.call(ref, 0))
+
+    assert await ledger.state(ended.ref) is State.RELEASED
+    assert await ledger.state(waits.ref) is State.PREPARED
+
+
 async def test_key_that_stands_for_other_arguments_is_refused_by_name(ledger: Ledger) -> None:
     ref = await ledger.turn(calls=2)
     first = await ledger.claim(ref, 0)

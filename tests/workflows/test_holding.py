@@ -299,6 +299,31 @@ async def test_parallel_updates_of_one_record_run_in_order_and_are_undone_to_bef
         await turns.must_agree(await truth_of(sandbox), *ran)
 
 
+async def test_second_question_about_one_record_is_asked_on_what_the_first_made_of_it(
+    turns: Turns, sandbox: SandboxProcess
+) -> None:
+    """Both asked at once, the second would be about a version that the first one's commit ends."""
+    record = record_name()
+    await turns.settled(
+        await turns.start(reply(call("create_record", kind="ticket", id=record, fields={"a": 0})), say("ok"))
+    )
+    started = await turns.start(
+        reply(
+            call("update_record", kind="ticket", id=record, fields={"a": 1}),
+            call("update_record", kind="ticket", id=record, fields={"b": 2}),
+        ),
+        say("ok"),
+        policies={"update_record": "confirmed"},
+    )
+    for _ in range(2):
+        shown = await held(turns, started, "update_record", "confirmation")
+        await turns.turns.confirm(turns.who, shown.effect, version=shown.version, digest=shown.digest)
+    view = await turns.settled(started)
+
+    assert [one.state.value for one in view.effects] == ["committed", "committed"]
+    assert await fields_of(sandbox, record) == {"a": 1, "b": 2}
+
+
 async def _both(turns: Turns, started: Started) -> bool:
     states = [one.state.value for one in (await turns.view(started)).effects]
     return states == ["committed", "committed"]
@@ -332,6 +357,8 @@ async def test_held_update_of_a_record_that_somebody_changed_is_refused_as_stale
 
     assert [one.state.value for one in view.effects] == ["failed"]
     assert (view.effects[0].error or "").startswith("stale")
+    calls = (await sandbox.truth())["calls"]
+    assert [one["op"] for one in calls if one["key"] == view.effects[0].key] == [], "it wasn't even sent"
     assert await fields_of(sandbox, record) == {"a": 9}
 
 

@@ -44,18 +44,9 @@ class Calls:
         Raises:
             ActivityError: its bound is over; whether it is prepared is for the ledger to say.
         """
-        outcome: CallOutcome = await workflow.execute_activity(
-            names.prepare_activity(plan.tool),
-            ref,
-            result_type=CallOutcome,
-            start_to_close_timeout=timedelta(milliseconds=plan.attempt_ms),
-            schedule_to_close_timeout=timedelta(milliseconds=plan.total_ms),
-            heartbeat_timeout=HEARTBEAT,
-            retry_policy=patient(timedelta(milliseconds=200)),
-            cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-            summary=f"prepare: {plan.summary}",
+        return await self._attempt(
+            names.prepare_activity(plan.tool), ref, plan, summary=f"prepare: {plan.summary}"
         )
-        return outcome
 
     async def commit(self, ref: CallRef, plan: CallPlan) -> CallOutcome:
         """Run the call's commit to its own end.
@@ -63,8 +54,11 @@ class Calls:
         Raises:
             ActivityError: its bound is over; what it did is for the ledger to say.
         """
+        return await self._attempt(names.commit_activity(plan.tool), ref, plan, summary=plan.summary)
+
+    async def _attempt(self, activity: str, ref: CallRef, plan: CallPlan, *, summary: str) -> CallOutcome:
         outcome: CallOutcome = await workflow.execute_activity(
-            names.commit_activity(plan.tool),
+            activity,
             ref,
             result_type=CallOutcome,
             start_to_close_timeout=timedelta(milliseconds=plan.attempt_ms),
@@ -74,7 +68,7 @@ class Calls:
             retry_policy=patient(timedelta(milliseconds=200)),
             # Nothing cancels a commit, and if something did it must not end before its call has.
             cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-            summary=plan.summary,
+            summary=summary,
         )
         return outcome
 
