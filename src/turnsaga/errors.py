@@ -313,7 +313,15 @@ class StillRunning(ToolOutcome):
 
 
 class OutcomeUnknown(ToolOutcome):
-    """The commit was sent and no answer proves anything; what a tool raises unasked counts as this."""
+    """The commit was sent and no answer proves anything; what a tool raises unasked counts as this.
+
+    ``final`` says that the same request would only get the same answer (a stored 500, a key that is known
+    with another body): it isn't sent again, but asked about.
+    """
+
+    def __init__(self, reason: str, *, final: bool = False) -> None:
+        super().__init__(reason)
+        self.final = final
 
 
 class UndoRefused(ToolOutcome):

@@ -104,10 +104,12 @@ TRANSITIONS: Final[Mapping[tuple[State | None, Event], State]] = MappingProxyTyp
         (State.ACCEPTED, Event.JOB_LANDED): State.COMMITTED,
         (State.ACCEPTED, Event.JOB_CANCELLED): State.FAILED,
         (State.ACCEPTED, Event.HANDED_OVER): State.ACCEPTED,
-        # Undo. It starts only from a known commit, and claims its row before it is sent.
+        # Undo. It starts from a known commit, and claims its row before it is sent.
         (State.COMMITTED, Event.UNDO_CLAIMED): State.COMPENSATING,
         (State.COMMITTED, Event.LEFT_STANDING): State.STANDING,
         (State.COMPENSATING, Event.UNDO_CLAIMED): State.COMPENSATING,
+        # Only where the tool declares that an undo of nothing is harmless and stops a late landing.
+        (State.UNKNOWN, Event.UNDO_CLAIMED): State.COMPENSATING,
         (State.COMPENSATING, Event.UNDO_CONFIRMED): State.COMPENSATED,
         (State.COMPENSATING, Event.UNDO_FAILED): State.COMPENSATION_FAILED,
         (State.COMPENSATING, Event.UNDO_OVERTAKEN): State.STANDING,

@@ -17,9 +17,31 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from turnsaga.ledger import CLOSED, UNDOABLE, State
+from turnsaga.ledger import CLOSED, IN_DOUBT, UNDOABLE, State
 
-__all__ = ["LEDGER_ONLY", "Action", "Plan", "Row", "Step", "may_send_again", "plan", "resolution"]
+__all__ = [
+    "LEDGER_ONLY",
+    "Action",
+    "OnUnknown",
+    "Plan",
+    "Row",
+    "Step",
+    "halted",
+    "may_send_again",
+    "plan",
+    "resolution",
+]
+
+
+class OnUnknown(StrEnum):
+    """What a tool wants done about an outcome that got lost.
+
+    ``COMPENSATE`` undoes it unasked, at once; ``PERSON`` sends nothing more and asks nobody but a person.
+    """
+
+    RESOLVE = "resolve"
+    COMPENSATE = "compensate"
+    PERSON = "person"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +51,8 @@ class Row:
     ``order`` is its place among the turn's commits, ``owned`` says that it is shown as open to somebody
     who follows it. ``wire_until`` is the instant from which on no request of this effect can land any
     more, or None if none was sent or every one was answered; ``key_until`` the instant up to which a
-    keyed request may be sent again. ``sends_left`` and ``undos_left`` are what is left of the budgets.
+    keyed request may be sent again. ``sends_left`` is what is left of the budget. ``halts`` says that those
+    committed before it wait if its undo fails.
     """
 
     effect: str
@@ -39,6 +62,8 @@ class Row:
     reversible: bool = True
     keyed: bool = False
     can_look_up: bool = False
+    on_unknown: OnUnknown = OnUnknown.RESOLVE
+    halts: bool = False
     key_dies_with_undo: bool = False
     undo_given_up: bool = False
     wire_until: datetime | None = None
@@ -99,6 +124,10 @@ def resolution(row: Row, *, fenced: bool, now: datetime) -> Action:
     """
     if row.state is State.ACCEPTED:
         return Action.FOLLOW_JOB
+    if row.on_unknown is OnUnknown.COMPENSATE:
+        return Action.UNDO
+    if row.on_unknown is OnUnknown.PERSON:
+        return Action.HAND_OVER
     again = may_send_again(row, fenced=fenced, now=now)
     if row.can_look_up and (fenced or not again):
         return Action.LOOK_UP
@@ -109,24 +138,43 @@ def plan(rows: Sequence[Row], *, now: datetime) -> Plan:
     """Return what may be done next to settle a fenced turn whose own calls have all ended.
 
     Rows that are in doubt are resolved side by side; undo comes one at a time; the plan is ``settled``
-    when every row is in a closed state or owned by somebody.
+    when every row is in a closed state or owned by somebody, or waits behind an undo that failed and that
+    its tool wants looked at first.
     """
     released = tuple(Step(Action.RELEASE, row.effect) for row in rows if row.state is State.PREPARED)
     if released:
         return Plan(released, settled=False)
-    doubtful = tuple(
-        Step(resolution(row, fenced=True, now=now), row.effect)
-        for row in rows
-        if row.state in {State.COMMITTING, State.UNKNOWN, State.ACCEPTED} and not row.owned
-    )
+    doubtful = [row for row in rows if row.state in IN_DOUBT and not row.owned]
+    resolved = [(row, resolution(row, fenced=True, now=now)) for row in doubtful]
+    asked = tuple(Step(action, row.effect) for row, action in resolved if action is not Action.UNDO)
+    if asked:
+        return Plan(asked, settled=False)
+    # What may have been done comes first: it was done last, if it was.
     if doubtful:
-        return Plan(doubtful, settled=False)
-    undoable = [row for row in rows if row.state in UNDOABLE]
+        return Plan((_undo(doubtful[-1], now),), settled=False)
+    waiting = halted(rows)
+    undoable = [row for row in rows if row.state in UNDOABLE and row.effect not in waiting]
     if undoable:
         # An effect that committed after it was handed over has the highest order and comes first.
-        return Plan((_undo(max(undoable, key=lambda row: row.order or 0), now),), settled=False)
+        return Plan((_undo(max(undoable, key=_place), now),), settled=False)
     closed = all(row.state in CLOSED or row.owned for row in rows)
     return Plan((), settled=closed)
+
+
+def halted(rows: Sequence[Row]) -> frozenset[str]:
+    """Return the committed effects whose undo waits, since one that comes first failed and asks for that."""
+    barriers = [_place(row) for row in rows if row.state is State.COMPENSATION_FAILED and row.halts]
+    if not barriers:
+        return frozenset()
+    first = max(barriers)
+    return frozenset(row.effect for row in rows if row.state is State.COMMITTED and _place(row) < first)
+
+
+def _place(row: Row) -> float:
+    """Return a row's place among the turn's commits; one that has none may have been the last."""
+    if row.state is State.COMMITTED:
+        return row.order or 0
+    return float("inf") if row.order is None else row.order
 
 
 def _undo(row: Row, now: datetime) -> Step:

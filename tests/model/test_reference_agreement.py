@@ -36,6 +36,8 @@ A_SECOND: Final = timedelta(seconds=1)
 NOT_MODELLED: Final = {
     # The model has no change by a third party, and so no undo that finds one.
     (State.COMPENSATING, Event.UNDO_OVERTAKEN),
+    # Nor has it tools that undo what is unknown, unasked.
+    (State.UNKNOWN, Event.UNDO_CLAIMED),
     # The model ends where a person is asked; what that person then says is in no interleaving of it.
     (State.UNKNOWN, Event.RESOLVED_APPLIED),
     (State.UNKNOWN, Event.RESOLVED_NOT_APPLIED),

@@ -6,15 +6,18 @@ from typing import Any
 from turnsaga.keys import digest, effect_key
 from turnsaga.ledger import State
 from turnsaga.models import CallPlan, CallRef, EffectRef, FenceRequest, Principal, StepRef, TurnRef
+from turnsaga.settle import OnUnknown
 from turnsaga.store import (
     Claim,
     CommitOutcome,
+    EffectRow,
     NewCall,
     NewEffect,
     NewReply,
     NewTurn,
     Refreshed,
     SqlStore,
+    UndoClaim,
     Verdict,
 )
 from turnsaga.tools import CommitPolicy, Policy
@@ -107,6 +110,11 @@ class Ledger:
         return [event.kind for event in page.events]
 
 
+def undo_claim(claim: UndoClaim) -> tuple[EffectRow, bool]:
+    """Return the row of a claim, and whether the undo may be sent."""
+    return claim.row, claim.sends
+
+
 def new_turn(who: Principal, conversation: str, key: str, *, message: str = "hello") -> NewTurn:
     return NewTurn(
         principal=who,
@@ -145,6 +153,9 @@ def new_effect(ref: TurnRef, index: int, **declared: Any) -> NewEffect:
         "reversible": True,
         "keyed": True,
         "can_look_up": True,
+        "can_check_undone": False,
+        "on_unknown": OnUnknown.RESOLVE,
+        "halts": False,
         "key_dies_with_undo": False,
         "undo_keyed": True,
         "key_life_ms": 3_600_000,

@@ -14,11 +14,24 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tests.store.ledgers import ADA, APPLIED, BOB, EVE, LOST, REFUSED, Clock, Ledger, new_effect, new_turn
+from tests.store.ledgers import (
+    ADA,
+    APPLIED,
+    BOB,
+    EVE,
+    LOST,
+    REFUSED,
+    Clock,
+    Ledger,
+    new_effect,
+    new_turn,
+    undo_claim,
+)
 from tests.store.recordings import RECORDED, Recording, engine_of, read_rows, what_is_seen
 from turnsaga.keys import digest
 from turnsaga.ledger import Event, State, TurnState
 from turnsaga.models import CallRef, Decision, EffectRef, Principal, Ruling, RulingWord, StepRef, TurnRef
+from turnsaga.settle import OnUnknown
 from turnsaga.store import EngineName, NewCall, NewReply, SqlStore, UndoOutcome, Verdict
 from turnsaga.store._unit import TurnUnit
 from turnsaga.store.migrations import HEAD
@@ -56,6 +69,8 @@ class Stories:
             self.repeated,
             self.aborted,
             self.failed,
+            self.halted,
+            self.unknown_and_undone,
             self.handed_over,
             self.landed_late,
             self.running,
@@ -115,6 +130,25 @@ class Stories:
         await self._undo(effect, UndoOutcome(error="the shelf is locked"))
         assert (await self.store.next_steps(ref)).settled
 
+    async def halted(self) -> None:
+        """An undo that couldn't be completed, and those before it wait for a person."""
+        ref = await self._begun("halted", calls=2)
+        await self.ledger.commit(ref, 0)
+        last = await self.ledger.commit(ref, 1, halts=True)
+        await self.ledger.fence(ref)
+        await self._undo(last, UndoOutcome(error="the shelf is locked"))
+        assert (await self.store.next_steps(ref)).settled
+
+    async def unknown_and_undone(self) -> None:
+        """Undone although nobody knows whether it was done; another such undo is under way."""
+        ref = await self._begun("undone unasked", calls=2)
+        for index in (0, 1):
+            claim = await self.ledger.claim(ref, index, on_unknown=OnUnknown.COMPENSATE)
+            assert claim.row is not None
+            await self.store.record_commit(claim.row.ref, claim.row.token, LOST)
+        await self._undo(await self._effect(ref, 0), UndoOutcome(undone=True, evidence={"gone": True}))
+        assert (await self.store.claim_undo(await self._effect(ref, 1))).sends
+
     async def handed_over(self) -> None:
         """In doubt past the turn's end: one that can be asked about, one that a person must look at."""
         ref = await self._begun("in doubt", calls=2)
@@ -157,7 +191,7 @@ class Stories:
         last = await self.ledger.commit(ref, 2)
         await self.ledger.fence(ref)
         await self.store.next_steps(ref)
-        _, may = await self.store.claim_undo(last)
+        _, may = undo_claim(await self.store.claim_undo(last))
         assert may
 
     async def failing(self) -> None:
@@ -289,7 +323,7 @@ class Stories:
         assert await self.store.record_reply(self._step(ref, step), reply)
 
     async def _undo(self, effect: EffectRef, outcome: UndoOutcome) -> None:
-        row, may = await self.store.claim_undo(effect)
+        row, may = undo_claim(await self.store.claim_undo(effect))
         assert may
         await self.store.record_undo(effect, row.token, outcome)
 

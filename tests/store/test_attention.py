@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select
 
-from tests.store.ledgers import ADA, APPLIED, BOB, EVE, LOST, Ledger
+from tests.store.ledgers import ADA, APPLIED, BOB, EVE, LOST, Ledger, undo_claim
 from turnsaga.errors import NotFound
 from turnsaga.ledger import IN_DOUBT, Event, State, TurnState
 from turnsaga.models import EffectRef, FenceRequest, Principal, Ruling, RulingWord, TurnRef
@@ -44,7 +44,7 @@ async def stuck(ledger: Ledger, ref: TurnRef, index: int = 0) -> EffectRow:
     """Commit an effect, abort its turn, and have its undo refused for good."""
     effect = await ledger.commit(ref, index)
     await ledger.fence(ref)
-    row, may = await ledger.store.claim_undo(effect)
+    row, may = undo_claim(await ledger.store.claim_undo(effect))
     assert may
     return (await ledger.store.record_undo(effect, row.token, UndoOutcome(error="locked"))).row
 
@@ -222,7 +222,7 @@ async def test_found_applied_after_its_turn_was_stopped_is_taken_up_like_a_late_
     swept = await ledger.store.turns_to_sweep(before=ledger.clock.now, limit=9)
     for step in (await ledger.store.next_steps(ref)).steps:
         assert step.action == "undo"
-        claimed, may = await ledger.store.claim_undo(row.ref)
+        claimed, may = undo_claim(await ledger.store.claim_undo(row.ref))
         assert may
         await ledger.store.record_undo(row.ref, claimed.token, UndoOutcome(undone=True, evidence={"e": 1}))
     kinds = await ledger.kinds(ref)
@@ -256,7 +256,7 @@ async def test_effect_can_need_a_person_twice_and_both_words_are_kept(ledger: Le
     await ledger.fence(ref)
     await ledger.store.next_steps(ref)
     await ledger.store.resolve(ruling(row.ref, "applied"))
-    claimed, _ = await ledger.store.claim_undo(row.ref)
+    claimed, _ = undo_claim(await ledger.store.claim_undo(row.ref))
     await ledger.store.record_undo(row.ref, claimed.token, UndoOutcome(error="no receipt"))
     stale = await ledger.store.resolve(ruling(row.ref, "not_applied"))
     again = await ledger.store.resolve(ruling(row.ref, "stands", note="agreed by phone"))
@@ -325,7 +325,7 @@ async def test_looks_and_undos_under_way_write_nothing_after_a_word(ledger: Ledg
     )
     await ledger.store.hand_over(asked.ref, "late")
     await ledger.store.record_undo(failed.ref, failed.token, UndoOutcome(undone=True, evidence={"e": 1}))
-    _, may = await ledger.store.claim_undo(failed.ref)
+    _, may = undo_claim(await ledger.store.claim_undo(failed.ref))
 
     assert not may
     assert [await ledger.store.load_effect(row.ref) for row in (asked, failed)] == before

@@ -8,7 +8,7 @@ import pytest
 
 from tests.databases import Postgres
 from tests.stack import eventually
-from tests.store.ledgers import ADA, APPLIED, REFUSED, Clock, Ledger, new_turn
+from tests.store.ledgers import ADA, APPLIED, REFUSED, Clock, Ledger, new_turn, undo_claim
 from tests.store.wire import Cut, Wire, wire_to
 from turnsaga.client import TurnClient
 from turnsaga.errors import StoreUnavailable
@@ -79,7 +79,7 @@ async def test_claim_of_an_undo_that_can_be_sent_once_may_be_sent(postgres: Post
     async with wired(postgres) as (ledger, wire):
         effect = await undone(ledger, await ledger.turn(), undo_keyed=False)
         wire.next_cut = cut
-        row, may = await ledger.store.claim_undo(effect)
+        row, may = undo_claim(await ledger.store.claim_undo(effect))
 
     assert (may, row.state, row.undo_sends, wire.cuts) == (True, State.COMPENSATING, 1, 1)
 
@@ -88,7 +88,7 @@ async def test_claim_of_an_undo_that_can_be_sent_once_may_be_sent(postgres: Post
 async def test_refusal_of_an_undo_is_counted_once(postgres: Postgres, cut: Cut) -> None:
     async with wired(postgres) as (ledger, wire):
         effect = await undone(ledger, await ledger.turn())
-        row, _ = await ledger.store.claim_undo(effect)
+        row, _ = undo_claim(await ledger.store.claim_undo(effect))
         wire.next_cut = cut
         refused = UndoOutcome(again=True, error="busy")
         row = (await ledger.store.record_undo(effect, row.token, refused)).row

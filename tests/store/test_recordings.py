@@ -12,7 +12,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 
-from tests.store.ledgers import APPLIED, Clock, Ledger
+from tests.store.ledgers import APPLIED, Clock, Ledger, undo_claim
 from tests.store.recordings import (
     Recording,
     engine_of,
@@ -174,7 +174,7 @@ async def carry_out(store: SqlStore, ref: TurnRef, step: PlannedStep, clock: Clo
         case "wait":
             clock.pass_(step.wait_ms / 1000)
         case "undo":
-            row, may = await store.claim_undo(effect)
+            row, may = undo_claim(await store.claim_undo(effect))
             if may:
                 undone = UndoOutcome(undone=True, evidence={"gone": True})
                 await store.record_undo(effect, row.token, undone)

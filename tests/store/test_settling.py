@@ -2,11 +2,7 @@
 
 import pytest
 
-from tests.store.ledgers import (
-    ADA,
-    APPLIED,
-    Ledger,
-)
+from tests.store.ledgers import ADA, APPLIED, Ledger, undo_claim
 from turnsaga.errors import (
     IllegalTransition,
 )
@@ -28,8 +24,8 @@ async def test_settling_releases_undoes_in_reverse_and_closes_the_turn(ledger: L
             break
         [step] = answer.steps
         assert step.action == "undo"
-        row, may = await ledger.store.claim_undo(
-            EffectRef(tenant=ref.tenant, turn=ref.turn, effect=step.effect)
+        row, may = undo_claim(
+            await ledger.store.claim_undo(EffectRef(tenant=ref.tenant, turn=ref.turn, effect=step.effect))
         )
         assert may
         await ledger.store.record_undo(row.ref, row.token, UndoOutcome(undone=True, evidence={"e": 1}))
@@ -50,10 +46,10 @@ async def test_turn_that_runs_can_t_be_settled(ledger: Ledger) -> None:
 async def test_undo_isn_t_claimed_on_a_turn_that_runs_or_beside_doubt(ledger: Ledger) -> None:
     ref = await ledger.turn(calls=2)
     effect = await ledger.commit(ref, 0)
-    _, while_running = await ledger.store.claim_undo(effect)
+    _, while_running = undo_claim(await ledger.store.claim_undo(effect))
     await ledger.claim(ref, 1)
     await ledger.fence(ref)
-    _, beside_doubt = await ledger.store.claim_undo(effect)
+    _, beside_doubt = undo_claim(await ledger.store.claim_undo(effect))
 
     assert (while_running, beside_doubt) == (False, False)
     assert await ledger.state(effect) is State.COMMITTED
@@ -107,12 +103,12 @@ async def test_repeated_refusal_of_an_undo_counts_once_under_its_token(ledger: L
     ref = await ledger.turn()
     effect = await ledger.commit(ref, undo_keyed=False, max_undo_sends=3)
     await ledger.fence(ref)
-    first, _ = await ledger.store.claim_undo(effect)
+    first, _ = undo_claim(await ledger.store.claim_undo(effect))
     refused = UndoOutcome(again=True, error="busy")
     for _ in range(2):
         await ledger.store.record_undo(effect, first.token, refused)
-    second, may_again = await ledger.store.claim_undo(effect)
-    third, may_after_silence = await ledger.store.claim_undo(effect)
+    second, may_again = undo_claim(await ledger.store.claim_undo(effect))
+    third, may_after_silence = undo_claim(await ledger.store.claim_undo(effect))
 
     assert (second.undo_sends, second.undo_refusals, may_again) == (2, 1, True)
     assert (third.state, may_after_silence) == (State.COMPENSATION_FAILED, False)

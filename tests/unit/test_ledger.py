@@ -98,10 +98,13 @@ def test_a_committed_effect_is_only_undone_or_left_standing() -> None:
     assert leading_out(State.COMMITTED) == {Event.UNDO_CLAIMED, Event.LEFT_STANDING}
 
 
-def test_an_effect_in_doubt_is_never_undone() -> None:
+def test_an_effect_in_doubt_is_undone_only_where_its_claim_is_lost() -> None:
+    """From ``unknown`` alone, for tools whose undo of nothing is harmless: never under a claim to commit."""
     undo = {Event.UNDO_CLAIMED, Event.LEFT_STANDING}
 
-    assert not any(leading_out(state) & undo for state in IN_DOUBT)
+    assert {state: leading_out(state) & undo for state in IN_DOUBT if leading_out(state) & undo} == {
+        State.UNKNOWN: {Event.UNDO_CLAIMED}
+    }
 
 
 def test_nothing_is_sent_but_by_a_claim_on_a_stored_request() -> None:

@@ -17,6 +17,7 @@ from turnsaga.tools import (
     JsonObject,
     Keyed,
     Limits,
+    Once,
     Policy,
     ReadTool,
     Tool,
@@ -64,10 +65,6 @@ async def takes_one(request: JsonObject) -> Committed:
     raise AssertionError(request)
 
 
-def not_async(request: JsonObject, call: Call) -> Committed:
-    raise AssertionError((request, call))
-
-
 UNDO = FakeSystem().undo
 CONTRADICTIONS: list[tuple[str, Tool, str]] = [
     ("undo on an irreversible tool", irreversible(compensate=UNDO), "declare reversible=True"),
@@ -77,10 +74,22 @@ CONTRADICTIONS: list[tuple[str, Tool, str]] = [
     ("irreversible without a reason", irreversible(irreversible_because=None), "give irreversible_because"),
     ("an undo without a sentence", effect(undo_says=None), "give undo_says"),
     ("commit with another signature", irreversible(commit=takes_one), "signature"),
-    ("commit that isn't async", irreversible(commit=not_async), "async def"),
+    ("commit that isn't a function", effect(commit="charge"), "give a function"),
+    ("an unknown on_unknown", effect(on_unknown="guess"), "'compensate'"),
+    ("an unknown on_undo_failure", effect(on_undo_failure="stop"), "'halt'"),
+    ("compensate unknowns without an undo", irreversible(on_unknown="compensate"), "'resolve' or 'person'"),
+    (
+        "compensate unknowns by an undo without a key",
+        effect(on_unknown="compensate", undo_repeat=Once()),
+        "undo_repeat=Keyed",
+    ),
+    (
+        "compensate unknowns whose key dies with the undo",
+        effect(on_unknown="compensate", repeat=Keyed(timedelta(days=1), dies_with_undo=True)),
+        "on_unknown='resolve'",
+    ),
     ("undo with another signature", effect(compensate=commit), "signature"),
     ("look-up with another signature", effect(lookup=takes_one), "signature"),
-    ("prepare that isn't async", effect(prepare=not_async), "async def"),
     ("a name with a capital", irreversible(name="Mail"), "a-z, 0-9 and _"),
     ("a name with a dot", irreversible(name="mail.send"), "a-z, 0-9 and _"),
     ("an empty name", irreversible(name=""), "a-z, 0-9 and _"),
@@ -101,9 +110,9 @@ CONTRADICTIONS: list[tuple[str, Tool, str]] = [
     ("no time to call", irreversible(limits=Limits(call=timedelta(0))), "above zero"),
     ("no sends", irreversible(limits=Limits(sends=0)), "at least one"),
     (
-        "a read that isn't async",
-        ReadTool(name="find", description="d", arguments=Arguments, read=not_async, says="find"),  # type: ignore[arg-type]
-        "async def",
+        "a read that isn't a function",
+        ReadTool(name="find", description="d", arguments=Arguments, read="find", says="find"),  # type: ignore[arg-type]
+        "give a function",
     ),
 ]
 

@@ -18,6 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnsaga.client import TurnClient
 from turnsaga.models import CallPlan, CallRef, EffectRef, FenceRequest, Principal, StepRef, TurnRef
+from turnsaga.settle import OnUnknown
 from turnsaga.store import CommitOutcome, EffectRow, NewCall, NewEffect, NewReply, SqlStore, UndoOutcome
 from turnsaga.tools import CommitPolicy, Policy, ToolCard
 from web.app import create_app
@@ -141,8 +142,9 @@ class Api:
         turn = await self.start(conversation, who=who)
         effect = await self.commit(turn, who=who, reversible=True)
         await self.fence(turn, who=who)
-        row, may = await self.store.claim_undo(self.ref(who, turn, effect))
-        assert may
+        claim = await self.store.claim_undo(self.ref(who, turn, effect))
+        assert claim.sends
+        row = claim.row
         await self.store.record_undo(row.ref, row.token, UndoOutcome(error="the vault is closed"))
         return effect
 
@@ -193,6 +195,9 @@ def _new_effect(key: str, reversible: bool) -> NewEffect:  # noqa: FBT001
         reversible=reversible,
         keyed=False,
         can_look_up=False,
+        can_check_undone=False,
+        on_unknown=OnUnknown.RESOLVE,
+        halts=False,
         key_dies_with_undo=False,
         undo_keyed=False,
         key_life_ms=None,

@@ -169,7 +169,8 @@ async def test_ledger_is_found_again_by_the_next_process(tmp_path: Path) -> None
         ({"TURNSAGA_DATABASE": "mysql://h/d"}, ("mysql",)),
         ({"TEMPORAL_CONFIG_FILE": "/nonexistent/../dev/null", "TEMPORAL_PROFILE": "none"}, ("Temporal",)),
     ],
-    ids=str,
+    # By names alone: the keys are made anew by each process that collects these tests.
+    ids=",".join,
 )
 async def test_settings_that_can_not_be_served_are_one_line_and_exit_code_two(
     tmp_path: Path, values: dict[str, str], said: tuple[str, ...]

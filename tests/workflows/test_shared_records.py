@@ -90,10 +90,12 @@ async def run(turns: Turns, plan: Plan) -> Started:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS, ids=[*map(str, FIXED), *(f"new-{n}" for n in range(NEW))])
 async def test_turns_that_cross_on_shared_records_lose_nothing_and_leave_nothing_between(
     turns: Turns, sandbox: SandboxProcess, seed: int
 ) -> None:
+    # A new seed isn't in the test's name, which has to be the same in every process that collects it.
+    logging.getLogger(__name__).warning("seed %d", seed)
     chance = random.Random(seed)
     records = [record_name() for _ in range(RECORDS)]
     before = {**{f"turn-{n}": "before" for n in range(TURNS)}, "owner": "nobody"}

@@ -375,7 +375,8 @@ class TurnSaga:
             self._seen.remember(answer.briefs, self._seen.status)
             await self._calls.carry_out(answer.steps, given_up=set())
             brief = self._seen.brief(brief.effect) if brief is not None else None
-        if plan.ends_turn and brief is not None and brief.state is State.FAILED:
+        undone = brief is not None and brief.state is State.COMPENSATED
+        if plan.ends_turn and brief is not None and (undone or brief.state is State.FAILED):
             self._end("abort", "engine", f"{plan.summary}: it failed, and its tool stops the turn then")
 
 

@@ -11,6 +11,7 @@ from turnsaga.store._replies import NewCall, NewReply, StepContext, StoredCall, 
 from turnsaga.store._rows import EffectRow, TurnRow, brief, plan_row, view
 from turnsaga.store._settling import UndoOutcome, UndoRecorded
 from turnsaga.store._turns import NewTurn, Started
+from turnsaga.store._undoing import UndoClaim, UndoVerdict
 from turnsaga.store._views import EventPage
 from turnsaga.store.sql import SqlStore
 
@@ -35,8 +36,10 @@ __all__ = [
     "StoredCall",
     "StoredReply",
     "TurnRow",
+    "UndoClaim",
     "UndoOutcome",
     "UndoRecorded",
+    "UndoVerdict",
     "Verdict",
     "brief",
     "load_object",

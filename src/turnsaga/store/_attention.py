@@ -101,6 +101,9 @@ def resolve(connection: Connection, ruling: Ruling, *, now: datetime) -> RulingT
         resolution=ruling.word,
         **_changes(unit, row, event, ruling),
     )
+    if row.halts and event in {Event.RESOLVED_UNDONE, Event.RESOLVED_STANDS}:
+        # Those that were committed before it have waited for this; the sweeper goes on with them.
+        unit.set_turn(follow=True)
     [spoken] = _WORDS.run(connection, named)
     _RECORD.run(
         connection,

@@ -6,7 +6,7 @@ a row that is ``unknown``.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
@@ -17,17 +17,25 @@ from turnsaga.store._payloads import dump_outcome
 from turnsaga.store._rows import EffectRow
 from turnsaga.store._unit import TurnUnit
 
-__all__ = ["CommitOutcome", "begin_lookup", "drop", "record_commit", "record_lookup"]
+__all__ = ["CommitOutcome", "begin_lookup", "drop", "keep_open", "record_commit", "record_lookup"]
 
 
 @dataclass(frozen=True)
 class CommitOutcome:
-    """What an attempt learned: applied (with a receipt), proved not applied, or nothing."""
+    """What an attempt learned: applied (with a receipt), proved not applied, or nothing.
+
+    Of "nothing" there are kinds: ``running``, the system said that it is still at it; ``spent``, another
+    request would get the same answer; ``going_on_until``, the call itself can't be stopped and may send
+    until then.
+    """
 
     applied: bool | None
     receipt: Mapping[str, Any] | None = None
     result: object = None
     error: str | None = None
+    running: bool = False
+    spent: bool = False
+    going_on_until: datetime | None = None
 
 
 def drop(connection: Connection, ref: EffectRef, reason: str, *, now: datetime) -> EffectRow:
@@ -52,7 +60,15 @@ def record_commit(
     if outcome.applied:
         return _committed(unit, row, Event.COMMIT_CONFIRMED, outcome)
     if outcome.applied is None:
-        return unit.move(row, Event.COMMIT_LOST, token=row.token + 1, error=outcome.error)
+        return unit.move(
+            row,
+            Event.COMMIT_LOST,
+            token=row.token + 1,
+            error=outcome.error,
+            # The attempt had until now, at least, to send.
+            send_by=max(row.send_by or now, outcome.going_on_until or now),
+            max_sends=_sends_allowed(row, outcome, now),
+        )
     # This attempt is proved not applied. One whose answer never came may have been, or be so later: a
     # refusal settles the effect only if no other attempt passed the gate.
     if row.unanswered > 1:
@@ -60,6 +76,24 @@ def record_commit(
             row, Event.COMMIT_LOST, token=row.token + 1, answers=row.answers + 1, error=outcome.error
         )
     return unit.move(row, Event.COMMIT_REFUSED, answers=row.answers + 1, error=outcome.error)
+
+
+def _sends_allowed(row: EffectRow, outcome: CommitOutcome, now: datetime) -> int:
+    if outcome.spent:
+        return row.sends
+    # Whose request is being worked on is asked again as long as an outcome is looked for at all.
+    since = row.first_claim_at or now
+    if outcome.running and now < since + timedelta(milliseconds=row.call_plan.resolve_ms):
+        return row.max_sends + 1
+    return row.max_sends
+
+
+def keep_open(connection: Connection, ref: EffectRef, until: datetime, *, now: datetime) -> None:
+    """Have it known that a request of this effect can still leave until then."""
+    unit = _unit(connection, ref, now)
+    row = unit.effect(ref.effect)
+    if row.state in {State.COMMITTING, State.UNKNOWN} and row.send_by is not None and row.send_by < until:
+        unit.amend(row, send_by=until)
 
 
 def begin_lookup(connection: Connection, ref: EffectRef, *, now: datetime) -> EffectRow:

@@ -11,6 +11,7 @@ from turnsaga.errors import KeyConflict, NotFound
 from turnsaga.keys import effect_id, undo_key
 from turnsaga.ledger import State
 from turnsaga.models import CallPlan, CallRef, HeldFor
+from turnsaga.settle import OnUnknown
 from turnsaga.store import schema
 from turnsaga.store._blocking import enqueue
 from turnsaga.store._payloads import dump, load, load_object
@@ -60,6 +61,9 @@ class NewEffect:
     reversible: bool
     keyed: bool
     can_look_up: bool
+    can_check_undone: bool
+    on_unknown: OnUnknown
+    halts: bool
     key_dies_with_undo: bool
     undo_keyed: bool
     key_life_ms: int | None
@@ -163,6 +167,9 @@ def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect) -> EffectRow:
         reversible=new.reversible,
         keyed=new.keyed,
         can_look_up=new.can_look_up,
+        can_check_undone=new.can_check_undone,
+        on_unknown=new.on_unknown,
+        halts=new.halts,
         key_dies_with_undo=new.key_dies_with_undo,
         undo_keyed=new.undo_keyed,
         key_life_ms=new.key_life_ms,
@@ -198,6 +205,7 @@ def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect) -> EffectRow:
         commit_order=None,
         first_claim_at=None,
         send_by=None,
+        undo_send_by=None,
     )
     _INSERT.run(unit.connection, vars(row))
     unit.set_turn(next_seq=turn.next_seq + 1)

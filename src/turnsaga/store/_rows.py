@@ -10,6 +10,7 @@ from sqlalchemy import Row as SqlRow
 from turnsaga import settle
 from turnsaga.ledger import IN_DOUBT, OPEN_TURN, State, TurnState
 from turnsaga.models import CallPlan, EffectBrief, EffectRef, EffectView, HeldFor, Settlement
+from turnsaga.settle import OnUnknown
 from turnsaga.store._prepared import Row
 
 __all__ = [
@@ -94,6 +95,9 @@ class EffectRow:
     reversible: bool
     keyed: bool
     can_look_up: bool
+    can_check_undone: bool
+    on_unknown: OnUnknown
+    halts: bool
     key_dies_with_undo: bool
     undo_keyed: bool
     key_life_ms: int | None
@@ -124,6 +128,7 @@ class EffectRow:
     send_by: datetime | None
     undo_sends: int
     undo_refusals: int
+    undo_send_by: datetime | None
     prepared_at: datetime
     at: datetime
 
@@ -167,6 +172,25 @@ class EffectRow:
         return self.send_by + timedelta(milliseconds=self.landing_ms)
 
     @property
+    def undo_wire_until(self) -> datetime | None:
+        """The instant from which on no unanswered undo can land; None if all were answered."""
+        if self.undo_send_by is None or self.undo_sends <= self.undo_refusals:
+            return None
+        return self.undo_send_by + timedelta(milliseconds=self.landing_ms)
+
+    @property
+    def undone_unasked(self) -> bool:
+        """True while its tool wants it undone although nobody knows whether it was done."""
+        return (
+            self.on_unknown is OnUnknown.COMPENSATE
+            and not self.owned
+            and (
+                self.state in {State.COMMITTING, State.UNKNOWN}
+                or (self.state is State.COMPENSATING and self.commit_order is None)
+            )
+        )
+
+    @property
     def key_until(self) -> datetime | None:
         """The last instant at which a keyed request may be sent again.
 
@@ -193,7 +217,12 @@ def turn_row(row: Row | SqlRow[Any]) -> TurnRow:
 def effect_row(row: Row | SqlRow[Any]) -> EffectRow:
     """Return the typed form of a row of ``effects``."""
     values = _named(row)
-    return _made(EffectRow, {name: values[name] for name in _EFFECT_FIELDS}, state=State(values["state"]))
+    return _made(
+        EffectRow,
+        {name: values[name] for name in _EFFECT_FIELDS},
+        state=State(values["state"]),
+        on_unknown=OnUnknown(values["on_unknown"]),
+    )
 
 
 def changed(row: R, changes: Mapping[str, Any]) -> R:
@@ -225,6 +254,8 @@ def plan_row(row: EffectRow, *, undo_given_up: bool) -> settle.Row:
         reversible=row.reversible,
         keyed=row.keyed,
         can_look_up=row.can_look_up,
+        on_unknown=row.on_unknown,
+        halts=row.halts,
         key_dies_with_undo=row.key_dies_with_undo,
         undo_given_up=undo_given_up,
         wire_until=row.wire_until,
@@ -261,6 +292,8 @@ _LEFT_BY_A_PERSON: Final = "a person looked, and left it standing"
 
 
 def _said(row: EffectRow) -> str:
+    if row.state is State.COMMITTED and row.owned:
+        return "done, and its undo waits for a person"
     if row.held_for is None or row.held_for == "resource":
         return _SAID[row.state]
     return _WAITS[row.held_for]
@@ -326,6 +359,8 @@ def view(row: EffectRow) -> EffectView:
 def _no_undo_reason(row: EffectRow) -> str | None:
     if row.no_undo_reason is not None:
         return row.no_undo_reason
+    if row.state is State.COMMITTED and row.owned:
+        return row.error
     if row.state is State.COMMITTED:
         return "it is undone with its turn: stop the turn while it runs"
     return None

@@ -11,6 +11,7 @@ from turnsaga import settle
 from turnsaga.errors import IllegalTransition
 from turnsaga.ledger import CLOSED, IN_DOUBT, OPEN_TURN, Event, State, TurnEventName, TurnState
 from turnsaga.models import EffectRef, FenceRequest, NextSteps, TurnRef
+from turnsaga.settle import OnUnknown
 from turnsaga.store import schema
 from turnsaga.store._handing import CANT_BE_ASKED, hand_over_row
 from turnsaga.store._holding import ABORTED
@@ -20,9 +21,10 @@ from turnsaga.store._queue import begin_next
 from turnsaga.store._rows import EffectRow, brief, effect_row, plan_row
 from turnsaga.store._statements import EFFECTS_OF_TURN, matches
 from turnsaga.store._turns import emit_settled, planned, write_fence
+from turnsaga.store._undoing import claimed_undo
 from turnsaga.store._unit import TurnUnit
 
-__all__ = ["UndoOutcome", "UndoRecorded", "claim_undo", "next_steps", "owned_steps", "record_undo"]
+__all__ = ["UndoOutcome", "UndoRecorded", "next_steps", "owned_steps", "record_undo"]
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,6 @@ _LAST_COMMITTED: Final = Prepared(
     select(_effects)
     .where(_OF_TURN & (_effects.c.state == State.COMMITTED))
     .order_by(_effects.c.commit_order.desc())
-    .limit(1)
-)
-_IN_DOUBT: Final = Prepared(
-    select(_effects.c.effect)
-    .where(_OF_TURN & schema.one_of(_effects.c.state, sorted(IN_DOUBT)) & _effects.c.owned.is_(False))
     .limit(1)
 )
 
@@ -115,6 +112,7 @@ def _go_on(unit: TurnUnit, given_up: Collection[str] = ()) -> NextSteps:
         for step in own:
             moved[step.effect] = _carry_out(unit, by_id[step.effect], step.action)
     if plan.settled:
+        _show_waiting(unit, moved)
         if unit.turn.state in OPEN_TURN:
             unit.advance_turn(TurnEventName.SETTLED, ended_at=unit.now)
             emit_settled(unit, unit.effects())
@@ -149,35 +147,11 @@ def owned_steps(connection: Connection, ref: TurnRef) -> NextSteps:
         effect_row(row)
         for row in EFFECTS_OF_TURN.run(connection, {"tenant_is": ref.tenant, "turn_is": ref.turn})
     ]
-    askable = [row for row in rows if row.state is State.UNKNOWN and row.owned and row.can_look_up]
+    askable = [row for row in rows if row.state is State.UNKNOWN and row.owned and _is_asked(row)]
     return NextSteps(
         steps=tuple(planned(row, settle.Action.LOOK_UP) for row in askable),
         briefs=tuple(brief(row) for row in rows),
     )
-
-
-def claim_undo(connection: Connection, ref: EffectRef, *, now: datetime) -> tuple[EffectRow, bool]:
-    """Claim an effect to undo it; the second value says whether the undo may be sent.
-
-    An undo that was claimed before is taken over only where the downstream system honours its key: an
-    unkeyed one may have been done, and a second refund is a second refund.
-    """
-    unit = TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now, events=1)
-    row = unit.effect(ref.effect)
-    if not unit.turn.fenced or row.state not in {State.COMMITTED, State.COMPENSATING}:
-        return row, False
-    named = {"tenant_is": ref.tenant, "turn_is": ref.turn}
-    if _IN_DOUBT.run(connection, named).one_or_none() is not None:
-        return row, False
-    again = row.state is State.COMPENSATING
-    in_doubt = row.undo_sends > row.undo_refusals
-    if again and ((in_doubt and not row.undo_keyed) or row.undo_sends >= row.max_undo_sends):
-        why = f"its undo was tried {row.undo_sends} times without success"
-        if in_doubt and not row.undo_keyed:
-            why = "its undo may have been done, and it can't be sent twice"
-        error = f"{why}: {row.error}" if row.error else why
-        return unit.move(row, Event.UNDO_FAILED, token=row.token + 1, owned=True, error=error), False
-    return _claimed(unit, row), True
 
 
 def record_undo(
@@ -205,24 +179,32 @@ def record_undo(
         row = unit.move(row, Event.UNDO_OVERTAKEN, no_undo_reason=outcome.error, error=None)
     else:
         row = unit.move(row, Event.UNDO_FAILED, owned=True, error=outcome.error)
-    return UndoRecorded(row, _go_on(unit))
+    # In a turn that runs only this one is undone.
+    return UndoRecorded(row, _go_on(unit) if unit.turn.fenced else None)
 
 
 def _stop_following(unit: TurnUnit, rows: Sequence[EffectRow]) -> None:
     """Take the turn off the sweeper's list once nothing of it can be asked about any more."""
-    askable = any(row.state in IN_DOUBT and row.can_look_up for row in rows)
+    askable = any(row.state in IN_DOUBT and _is_asked(row) for row in rows)
     if unit.turn.follow and not askable:
         unit.set_turn(follow=False)
 
 
-def _claimed(unit: TurnUnit, row: EffectRow) -> EffectRow:
-    return unit.move(
-        row,
-        Event.UNDO_CLAIMED,
-        quiet=row.state is State.COMPENSATING,
-        token=row.token + 1,
-        undo_sends=row.undo_sends + 1,
+def _is_asked(row: EffectRow) -> bool:
+    return row.can_look_up and row.on_unknown is not OnUnknown.PERSON
+
+
+def _show_waiting(unit: TurnUnit, moved: dict[str, EffectRow]) -> None:
+    """Show the effects whose undo waits behind one that failed, whose tool asks for that."""
+    rows = unit.effects()
+    waiting = settle.halted([plan_row(row, undo_given_up=False) for row in rows])
+    failed = next(
+        (row for row in reversed(rows) if row.state is State.COMPENSATION_FAILED and row.halts), None
     )
+    for row in rows:
+        if failed is not None and row.effect in waiting and not row.owned:
+            why = f"not undone: a person has to look at what comes first ({failed.title})"
+            moved[row.effect] = unit.note(row, "tool_attention", owned=True, error=why)
 
 
 def _carry_out(unit: TurnUnit, row: EffectRow, action: settle.Action) -> EffectRow:
@@ -233,7 +215,7 @@ def _carry_out(unit: TurnUnit, row: EffectRow, action: settle.Action) -> EffectR
     if action is settle.Action.HAND_OVER:
         return hand_over_row(unit, row, CANT_BE_ASKED)
     # Every attempt may have died before its own claim: the row still gets to its end by way of one.
-    claimed = row if row.state is State.COMPENSATING else _claimed(unit, row)
+    claimed = row if row.state is State.COMPENSATING else claimed_undo(unit, row)
     return unit.move(
         claimed,
         Event.UNDO_FAILED,

@@ -277,6 +277,9 @@ def _undecided(unit: TurnUnit, rows: Sequence[EffectRow]) -> tuple[PlannedStep, 
     for row in rows:
         if row.state is State.PREPARED:
             unit.move(row, Event.DROPPED, held_for=None, error="not sent: its attempts ended before the gate")
+        elif row.state is State.COMPENSATING and not row.owned:
+            # Its tool undoes what is unknown, and the undo isn't done with.
+            steps.append(planned(row, settle.Action.UNDO))
         elif row.state in IN_DOUBT and not row.owned:
             action = settle.resolution(plan_row(row, undo_given_up=False), fenced=False, now=unit.now)
             if action is settle.Action.HAND_OVER:

@@ -301,6 +301,10 @@ effects = Table(
     Column("reversible", Boolean, nullable=False),
     Column("keyed", Boolean, nullable=False),
     Column("can_look_up", Boolean, nullable=False),
+    Column("can_check_undone", Boolean, nullable=False, server_default=text("false")),
+    Column("on_unknown", String(20), nullable=False, server_default=text("'resolve'")),
+    # If its undo fails, those of effects that were committed before it wait for a person.
+    Column("halts", Boolean, nullable=False, server_default=text("false")),
     Column("key_dies_with_undo", Boolean, nullable=False),
     Column("undo_keyed", Boolean, nullable=False),
     Column("key_life_ms", BigInteger),
@@ -334,6 +338,7 @@ effects = Table(
     Column("send_by", Instant),
     Column("undo_sends", Integer, nullable=False),
     Column("undo_refusals", Integer, nullable=False),
+    Column("undo_send_by", Instant),
     Column("prepared_at", Instant, nullable=False),
     Column("at", Instant, nullable=False),
     Column("acknowledged_at", Instant),

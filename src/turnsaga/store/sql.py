@@ -39,6 +39,7 @@ from turnsaga.store import (
     _replies,
     _settling,
     _turns,
+    _undoing,
     _views,
 )
 from turnsaga.store._engine import Database
@@ -248,9 +249,23 @@ class SqlStore:
         """Show an effect in doubt as open, to be followed by somebody."""
         return await self._database.write(_handing.hand_over, ref, reason, now=self._clock())
 
-    async def claim_undo(self, ref: EffectRef) -> tuple[EffectRow, bool]:
-        """Claim an effect to undo it; the second value says whether the undo may be sent."""
-        return await self._database.write(_settling.claim_undo, ref, now=self._clock())
+    async def keep_open(self, ref: EffectRef, until: datetime) -> None:
+        """Have it known that a commit's request can still leave until then: its call can't be stopped."""
+        await self._database.write(_commits.keep_open, ref, until, now=self._clock())
+
+    async def claim_undo(self, ref: EffectRef) -> _undoing.UndoClaim:
+        """Claim an effect to undo it."""
+        return await self._database.write(_undoing.claim_undo, ref, now=self._clock())
+
+    async def deny_undo(self, ref: EffectRef, token: int, *, asked_at: datetime) -> EffectRow:
+        """Write that the effect was read back and still stands."""
+        return await self._database.write(
+            _undoing.deny_undo, ref, token, asked_at=asked_at, now=self._clock()
+        )
+
+    async def keep_undo_open(self, ref: EffectRef, until: datetime) -> None:
+        """As ``keep_open``, for an undo."""
+        await self._database.write(_undoing.keep_undo_open, ref, until, now=self._clock())
 
     async def record_undo(
         self, ref: EffectRef, token: int, outcome: _settling.UndoOutcome

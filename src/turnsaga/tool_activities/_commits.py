@@ -11,12 +11,14 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from turnsaga import settle
-from turnsaga.attempts import untorn
+from turnsaga.attempts import StillGoing, bounded, started, untorn
 from turnsaga.errors import (
     OUTCOME_UNKNOWN,
     InvalidRequest,
     KeyConflict,
     NotApplied,
+    OutcomeUnknown,
+    StillRunning,
     StoreUnavailable,
     ToolOutcome,
 )
@@ -35,6 +37,7 @@ from turnsaga.store import (
 )
 from turnsaga.tool_activities._common import EXPECTED, INSIST, call_before, call_for, now, speak_of
 from turnsaga.tool_activities._drafts import draft, parse_call, refreshed
+from turnsaga.tool_activities._stragglers import AHEAD, Stragglers
 from turnsaga.tools import CommitPolicy, Committed, EffectTool, Policy, parse_arguments
 
 __all__ = ["CommitAttempts"]
@@ -42,13 +45,15 @@ __all__ = ["CommitAttempts"]
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 T = TypeVar("T")
 _POLL_S: Final = 0.1
+_STILL_RUNNING: Final = timedelta(seconds=1)
 
 
 class CommitAttempts:
     """Attempts to commit."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: SqlStore, stragglers: Stragglers) -> None:
         self._store = store
+        self._stragglers = stragglers
 
     async def prepare(self, tool: EffectTool[Any], ref: CallRef) -> CallOutcome:
         """Prepare the call, whose effect is held; nothing is sent."""
@@ -115,7 +120,7 @@ class CommitAttempts:
             prepared = None
             if tool.prepare is not None:
                 told = call_for(row, row.key, tool.limits.call)
-                prepared = await _prepared(tool.prepare(arguments, told), within=tool.limits.call)
+                prepared = await _prepared(started(tool.prepare, arguments, told), within=tool.limits.call)
             anew = _guarded(lambda: refreshed(tool, row, arguments, prepared))
         except (InvalidRequest, NotApplied, _Unprepared) as error:
             why = f"not sent: it waited for another effect, and can't be prepared any more ({error})"
@@ -143,7 +148,7 @@ class CommitAttempts:
         # It has no row yet; what its own code logs meanwhile is about it all the same.
         bind_contextvars(effect=effect_id(turn=ref.turn, key=call.key), key=call.key)
         told = call_before(ref, context.user, call.key, tool.limits.call)
-        prepared = await _prepared(tool.prepare(call.arguments, told), within=tool.limits.call)
+        prepared = await _prepared(started(tool.prepare, call.arguments, told), within=tool.limits.call)
         new = _guarded(lambda: draft(tool, ref, context, call, prepared))
         return await self._store.claim_commit(ref, new, gate=gate)
 
@@ -158,6 +163,7 @@ class CommitAttempts:
                 f"{row.summary}: no answer that proves anything; it is sent again under its key",
                 type=OUTCOME_UNKNOWN,
                 category=EXPECTED,
+                next_retry_delay=_STILL_RUNNING if outcome.running else None,
             )
         return CallOutcome(effect=brief(stored))
 
@@ -181,27 +187,53 @@ class CommitAttempts:
             return CommitOutcome(
                 applied=False, error="not sent: the attempt was held up past its time to send"
             )
+        told = call_for(row, row.key, tool.limits.call, send_by=row.send_by)
+        sent = untorn(started(tool.commit, load_object(row.request), told), within=tool.limits.call)
         try:
-            done = await untorn(
-                tool.commit(load_object(row.request), call_for(row, row.key, tool.limits.call)),
-                within=tool.limits.call,
+            return await _learned(sent)
+        except StillGoing as going:
+            call = going.task
+
+            async def report(_: object) -> None:
+                outcome = await _learned(call)
+                if outcome.applied:
+                    await self._recorded(row, outcome)
+
+            self._stragglers.follow(
+                call, keep_open=lambda until: self._store.keep_open(row.ref, until), report=report
             )
-        except NotApplied as error:
-            return CommitOutcome(applied=False, error=error.reason)
-        except ToolOutcome as error:
-            return CommitOutcome(applied=None, error=error.reason)
-        except Exception as error:  # noqa: BLE001  # a tool's own code may raise anything
-            # The text of a foreign error can hold headers and bodies; its type is enough for people.
-            _log.warning("commit.no_answer", error_type=type(error).__name__)
-            _log.debug("commit.no_answer.details", exc_info=error)
             return CommitOutcome(
-                applied=None, error=f"no answer that proves anything ({type(error).__name__})"
+                applied=None,
+                error=f"no answer within {tool.limits.call}, and its call can't be stopped",
+                going_on_until=now() + AHEAD,
             )
-        if isinstance(done, Committed):  # pyright: ignore[reportUnnecessaryIsInstance]  # a tool's own code may break its types
-            return CommitOutcome(applied=True, receipt=done.receipt, result=done.result)
-        # It returned, so it was applied, and what it returned can't be used: known, and hard to undo.
-        _log.error("commit.returned_no_receipt", returned=type(done).__name__)
-        return CommitOutcome(applied=True, receipt={"returned": type(done).__name__}, result=None)
+
+
+async def _learned(call: Awaitable[object]) -> CommitOutcome:
+    """Return what a commit's end says of its effect.
+
+    Raises:
+        StillGoing: it hasn't ended.
+    """
+    try:
+        done = await call
+    except StillGoing:
+        raise
+    except NotApplied as error:
+        return CommitOutcome(applied=False, error=error.reason)
+    except ToolOutcome as error:
+        running, spent = isinstance(error, StillRunning), isinstance(error, OutcomeUnknown) and error.final
+        return CommitOutcome(applied=None, error=error.reason, running=running, spent=spent)
+    except Exception as error:  # noqa: BLE001  # a tool's own code may raise anything
+        # The text of a foreign error can hold headers and bodies; its type is enough for people.
+        _log.warning("commit.no_answer", error_type=type(error).__name__)
+        _log.debug("commit.no_answer.details", exc_info=error)
+        return CommitOutcome(applied=None, error=f"no answer that proves anything ({type(error).__name__})")
+    if isinstance(done, Committed):
+        return CommitOutcome(applied=True, receipt=done.receipt, result=done.result)
+    # It returned, so it was applied, and what it returned can't be used: known, and hard to undo.
+    _log.error("commit.returned_no_receipt", returned=type(done).__name__)
+    return CommitOutcome(applied=True, receipt={"returned": type(done).__name__}, result=None)
 
 
 async def _stale(tool: EffectTool[Any], row: EffectRow) -> str | None:
@@ -221,7 +253,7 @@ async def _stale(tool: EffectTool[Any], row: EffectRow) -> str | None:
         return None
     try:
         version = await _prepared(
-            tool.current(load_object(row.request), call_for(row, row.key, tool.limits.call)),
+            started(tool.current, load_object(row.request), call_for(row, row.key, tool.limits.call)),
             within=tool.limits.call,
         )
     except (InvalidRequest, NotApplied, _Unprepared) as error:
@@ -247,8 +279,7 @@ def _guarded(work: Callable[[], T]) -> T:
 
 async def _prepared(work: Awaitable[T], *, within: timedelta) -> T:
     try:
-        async with asyncio.timeout(within.total_seconds()):
-            return await work
+        return await bounded(work, within=within)
     except (InvalidRequest, NotApplied):
         raise
     except Exception as error:

@@ -11,7 +11,7 @@ from turnsaga.models import CallRef
 from turnsaga.store import EffectRow
 from turnsaga.tools import Call
 
-__all__ = ["EXPECTED", "INSIST", "MARGIN", "call_before", "call_for", "ms", "now", "speak_of"]
+__all__ = ["EXPECTED", "INSIST", "MARGIN", "call_before", "call_for", "ms", "now", "speak_of", "until"]
 
 MARGIN: Final = timedelta(seconds=10)
 """What an attempt gets beside its call, for the ledger."""
@@ -33,6 +33,12 @@ def ms(span: timedelta) -> int:
     return int(span.total_seconds() * 1000)
 
 
+def until(instant: datetime | None) -> timedelta:
+    """Return how long to wait before asking again: not long before it can be decided, nor too often."""
+    left = timedelta(0) if instant is None else instant - now()
+    return min(max(left, timedelta(milliseconds=250)), timedelta(seconds=2))
+
+
 def speak_of(row: EffectRow, key: str) -> None:
     """Bind the effect to every line that this attempt logs from here on, whoever writes it.
 
@@ -42,8 +48,9 @@ def speak_of(row: EffectRow, key: str) -> None:
     bind_contextvars(turn=row.turn, effect=row.effect, key=key)
 
 
-def call_for(row: EffectRow, key: str, within: timedelta) -> Call:
+def call_for(row: EffectRow, key: str, within: timedelta, *, send_by: datetime | None = None) -> Call:
     """Return what a tool's function is told about an effect that has its row."""
+    left = timedelta(milliseconds=row.send_by_ms) if send_by is None else send_by - now()
     return Call(
         tenant=row.tenant,
         user=row.user,
@@ -52,6 +59,7 @@ def call_for(row: EffectRow, key: str, within: timedelta) -> Call:
         key=key,
         effect_key=row.key,
         remaining=within,
+        send_within=min(within, max(left, timedelta(0))),
     )
 
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from turnsaga.keys import canonical_json, digest, effect_key
 from turnsaga.models import CallRef
+from turnsaga.settle import OnUnknown
 from turnsaga.store import CallContext, EffectRow, NewEffect, Refreshed, load_object
 from turnsaga.tool_activities._common import ms
 from turnsaga.tool_activities._plans import call_plan
@@ -84,6 +85,9 @@ def draft(
         reversible=tool.reversible,
         keyed=tool.keyed,
         can_look_up=tool.lookup is not None,
+        can_check_undone=tool.check_undone is not None,
+        on_unknown=OnUnknown(tool.on_unknown),
+        halts=tool.on_undo_failure == "halt",
         key_dies_with_undo=isinstance(repeat, Keyed) and repeat.dies_with_undo,
         undo_keyed=isinstance(tool.undo_repeat, Keyed),
         key_life_ms=ms(repeat.lifetime) if isinstance(repeat, Keyed) else None,

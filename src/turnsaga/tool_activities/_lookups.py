@@ -1,17 +1,16 @@
 """``<tool>.lookup``: ask what became of a call whose answer was lost."""
 
-from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 from temporalio.exceptions import ApplicationError
 
-from turnsaga.attempts import untorn
+from turnsaga.attempts import started, untorn
 from turnsaga.errors import OUTCOME_UNKNOWN
 from turnsaga.ledger import State
 from turnsaga.models import EffectRef, Resolution
 from turnsaga.store import CommitOutcome, SqlStore, brief, load_object
-from turnsaga.tool_activities._common import EXPECTED, call_for, now, speak_of
-from turnsaga.tools import EffectTool, Found, Missing, Running
+from turnsaga.tool_activities._common import EXPECTED, call_for, now, speak_of, until
+from turnsaga.tools import EffectTool, Found, Missing, Running, SearchResult
 
 __all__ = ["LookupAttempts"]
 
@@ -34,8 +33,8 @@ class LookupAttempts:
             return Resolution(effect=brief(row), decided=row.state is not State.UNKNOWN)
         asked_at = now()
         try:
-            answer = await untorn(
-                tool.lookup(load_object(row.request), call_for(row, row.key, tool.limits.call)),
+            answer: SearchResult = await untorn(
+                started(tool.lookup, load_object(row.request), call_for(row, row.key, tool.limits.call)),
                 within=tool.limits.call,
             )
         except Exception as error:  # noqa: BLE001  # a tool's own code may raise anything
@@ -59,12 +58,6 @@ class LookupAttempts:
                 f"{row.summary}: not found yet, and may still take effect; it is asked again",
                 type=OUTCOME_UNKNOWN,
                 category=EXPECTED,
-                next_retry_delay=_until(row.wire_until),
+                next_retry_delay=until(row.wire_until),
             )
         return Resolution(effect=brief(row), decided=True)
-
-
-def _until(instant: datetime | None) -> timedelta:
-    """Return how long to wait before asking again: not long before it can be decided, nor too often."""
-    left = timedelta(0) if instant is None else instant - now()
-    return min(max(left, timedelta(milliseconds=250)), timedelta(seconds=2))

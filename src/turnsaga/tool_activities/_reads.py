@@ -1,11 +1,11 @@
 """``<tool>.read``: run a tool that changes nothing."""
 
-import asyncio
 from typing import Any
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from turnsaga.attempts import bounded, started
 from turnsaga.errors import InvalidRequest, ToolOutcome
 from turnsaga.models import CallRef
 from turnsaga.store import SqlStore
@@ -29,8 +29,7 @@ class ReadAttempts:
         try:
             arguments = parse_arguments(tool, context.arguments)
             call = call_before(ref, context.user, key="", within=tool.timeout)
-            async with asyncio.timeout(tool.timeout.total_seconds()):
-                result: object = await tool.read(arguments, call)
+            result: object = await bounded(started(tool.read, arguments, call), within=tool.timeout)
         except (InvalidRequest, ToolOutcome) as error:
             await self._store.record_result(ref, str(error), is_error=True)
         except Exception as error:  # noqa: BLE001  # a tool's own code may raise anything

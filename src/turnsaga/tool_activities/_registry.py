@@ -13,6 +13,7 @@ from turnsaga.store import SqlStore
 from turnsaga.tool_activities._commits import CommitAttempts
 from turnsaga.tool_activities._lookups import LookupAttempts
 from turnsaga.tool_activities._reads import ReadAttempts
+from turnsaga.tool_activities._stragglers import Stragglers
 from turnsaga.tool_activities._undos import UndoAttempts
 from turnsaga.tools import EffectTool, ReadTool, Tools
 
@@ -24,9 +25,10 @@ class ToolActivities:
 
     def __init__(self, tools: Tools, store: SqlStore) -> None:
         self._tools = tools
-        self._commits = CommitAttempts(store)
+        stragglers = Stragglers()
+        self._commits = CommitAttempts(store, stragglers)
         self._lookups = LookupAttempts(store)
-        self._undos = UndoAttempts(store)
+        self._undos = UndoAttempts(store, stragglers)
         self._reads = ReadAttempts(store)
 
     def all(self) -> Sequence[Callable[..., object]]:

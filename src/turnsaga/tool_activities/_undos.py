@@ -7,11 +7,20 @@ from typing import Any, Final
 import structlog
 from temporalio.exceptions import ApplicationError
 
-from turnsaga.attempts import untorn
+from turnsaga.attempts import StillGoing, started, untorn
 from turnsaga.errors import OUTCOME_UNKNOWN, ChangedSince, NotApplied, StoreUnavailable, UndoRefused
 from turnsaga.models import CallOutcome, EffectRef
-from turnsaga.store import EffectRow, SqlStore, UndoOutcome, UndoRecorded, brief, load_object
-from turnsaga.tool_activities._common import EXPECTED, INSIST, call_for, now, speak_of
+from turnsaga.store import (
+    EffectRow,
+    SqlStore,
+    UndoOutcome,
+    UndoRecorded,
+    UndoVerdict,
+    brief,
+    load_object,
+)
+from turnsaga.tool_activities._common import EXPECTED, INSIST, call_for, now, speak_of, until
+from turnsaga.tool_activities._stragglers import Stragglers
 from turnsaga.tools import Call, EffectTool, JsonObject, Undone
 
 __all__ = ["UndoAttempts"]
@@ -26,8 +35,9 @@ _READ_BACK: Final = timedelta(seconds=5)
 class UndoAttempts:
     """Attempts to undo."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: SqlStore, stragglers: Stragglers) -> None:
         self._store = store
+        self._stragglers = stragglers
 
     async def run(self, tool: EffectTool[Any], ref: EffectRef) -> CallOutcome:
         """Claim the row, undo, and write what came of it.
@@ -35,10 +45,16 @@ class UndoAttempts:
         Raises:
             ApplicationError: not undone yet; it is tried again within the undo's own budget.
         """
-        row, may_send = await self._store.claim_undo(ref)
-        speak_of(row, row.undo_key)
-        if not may_send:
-            return CallOutcome(effect=brief(row))
+        claim = await self._store.claim_undo(ref)
+        speak_of(claim.row, claim.row.undo_key)
+        if claim.verdict is UndoVerdict.ASK:
+            outcome = await self._asked(tool, claim.row)
+            if outcome is not None:
+                return await self._written(claim.row, outcome)
+            claim = await self._store.claim_undo(ref)
+        if not claim.sends:
+            return CallOutcome(effect=brief(claim.row))
+        row = claim.row
         outcome = await self._undone(tool, row)
         if outcome is None:
             raise ApplicationError(
@@ -46,6 +62,9 @@ class UndoAttempts:
                 type=OUTCOME_UNKNOWN,
                 category=EXPECTED,
             )
+        return await self._written(row, outcome)
+
+    async def _written(self, row: EffectRow, outcome: UndoOutcome) -> CallOutcome:
         stored = await self._recorded(row, outcome)
         _log.info("undo.recorded", state=stored.row.state.value)
         if outcome.again:
@@ -63,19 +82,59 @@ class UndoAttempts:
                 if now() >= give_up:
                     raise
 
+    async def _asked(self, tool: EffectTool[Any], row: EffectRow) -> UndoOutcome | None:
+        """Read back what an undo without an answer did; None is proof that it did nothing.
+
+        Raises:
+            ApplicationError: that can't be told yet; it is asked again.
+        """
+        request, receipt = load_object(row.request), load_object(row.receipt)
+        call = call_for(row, row.undo_key, tool.limits.undo_call)
+        asked_at = now()
+        if tool.check_undone is None:
+            return UndoOutcome(error="its undo may have been done, and this version of its tool can't look")
+        try:
+            gone = await untorn(
+                started(tool.check_undone, request, receipt, call), within=tool.limits.undo_call
+            )
+        except Exception as error:  # noqa: BLE001  # a tool's own code may raise anything
+            _log.warning("undo.not_read_back", error_type=type(error).__name__)
+            gone = None
+        if gone:
+            return UndoOutcome(undone=True, evidence={"read_back": True})
+        if gone is False:
+            denied = await self._store.deny_undo(row.ref, row.token, asked_at=asked_at)
+            if denied.undo_sends == denied.undo_refusals:
+                return None
+        raise ApplicationError(
+            f"{row.summary}: its undo gave no answer, and may still be done; it is read back again",
+            type=OUTCOME_UNKNOWN,
+            category=EXPECTED,
+            next_retry_delay=until(row.undo_wire_until),
+        )
+
     async def _undone(self, tool: EffectTool[Any], row: EffectRow) -> UndoOutcome | None:
         """Return what the undo learned, or None if nothing is known."""
         if tool.compensate is None:
             return UndoOutcome(error="this version of its tool has no undo any more")
+        if row.undo_send_by is not None and now() >= row.undo_send_by:
+            return UndoOutcome(again=True, error="the attempt was held up past its time to send")
         request, receipt = load_object(row.request), load_object(row.receipt)
-        call = call_for(row, row.undo_key, tool.limits.undo_call)
+        call = call_for(row, row.undo_key, tool.limits.undo_call, send_by=row.undo_send_by)
         try:
-            done = await untorn(tool.compensate(request, receipt, call), within=tool.limits.undo_call)
-            if not isinstance(done, Undone) or not done.evidence:  # type: ignore[redundant-expr]  # a tool's own code may break its types
+            done = await untorn(
+                started(tool.compensate, request, receipt, call), within=tool.limits.undo_call
+            )
+            if not isinstance(done, Undone) or not done.evidence:
                 # It returned and shows nothing for it: an undo that does nothing looks just like this.
                 return UndoOutcome(error="its undo returned no evidence that it was undone")
             if not await _reads_back(tool, request, receipt, call):
                 return UndoOutcome(error="its undo was answered, and reading back shows it still there")
+        except StillGoing as going:
+            self._stragglers.follow(
+                going.task, keep_open=lambda ahead: self._store.keep_undo_open(row.ref, ahead)
+            )
+            return None
         except UndoRefused as error:
             return UndoOutcome(error=error.reason)
         except ChangedSince as error:
@@ -93,7 +152,7 @@ async def _reads_back(tool: EffectTool[Any], request: JsonObject, receipt: JsonO
     if tool.check_undone is None:
         return True
     give_up, pause = now() + _READ_BACK, 0.1
-    while not await untorn(tool.check_undone(request, receipt, call), within=tool.limits.undo_call):
+    while not await untorn(started(tool.check_undone, request, receipt, call), within=tool.limits.undo_call):
         if now() >= give_up:
             return False
         await asyncio.sleep(pause)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from turnsaga.errors import DeclarationError, PolicyRefused
+from turnsaga.settle import OnUnknown
 from turnsaga.tools._declare import EffectTool, Keyed, ReadTool, Tool
 from turnsaga.tools._policies import read_policy
 
@@ -70,6 +71,11 @@ def _check_effect(tool: EffectTool[Any]) -> None:
         raise DeclarationError(
             tool.name, f"on_failure is {tool.on_failure!r}", "declare 'go_on' or 'abort_turn'"
         )
+    if tool.on_undo_failure not in {"go_on", "halt"}:
+        raise DeclarationError(
+            tool.name, f"on_undo_failure is {tool.on_undo_failure!r}", "declare 'go_on' or 'halt'"
+        )
+    _check_unknown(tool)
 
 
 def _check_undo(tool: EffectTool[Any]) -> None:
@@ -94,6 +100,30 @@ def _check_undo(tool: EffectTool[Any]) -> None:
         raise DeclarationError(
             tool.name, "nothing says why it can't be undone",
             "give irreversible_because, or reversible=True with compensate",
+        )  # fmt: skip
+
+
+def _check_unknown(tool: EffectTool[Any]) -> None:
+    if tool.on_unknown not in {word.value for word in OnUnknown}:
+        raise DeclarationError(
+            tool.name, f"on_unknown is {tool.on_unknown!r}",
+            f"declare one of {sorted(word.value for word in OnUnknown)}",
+        )  # fmt: skip
+    if tool.on_unknown != OnUnknown.COMPENSATE.value:
+        return
+    if not tool.reversible:
+        raise DeclarationError(
+            tool.name, "it can't be undone, and on_unknown is 'compensate'", "declare 'resolve' or 'person'"
+        )
+    if not isinstance(tool.undo_repeat, Keyed):
+        raise DeclarationError(
+            tool.name, "on_unknown is 'compensate', and its undo has no key",
+            "declare undo_repeat=Keyed(...), or on_unknown='resolve'",
+        )  # fmt: skip
+    if isinstance(tool.repeat, Keyed) and tool.repeat.dies_with_undo:
+        raise DeclarationError(
+            tool.name, "on_unknown is 'compensate', and a late request would make it anew (dies_with_undo)",
+            "declare on_unknown='resolve'",
         )  # fmt: skip
 
 
@@ -128,12 +158,8 @@ def _check_sentence(tool: Tool, field_name: str, template: str) -> None:
 
 
 def _check_function(tool: str, name: str, function: Callable[..., object], count: int) -> None:
-    if not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004  # an object with an async __call__ will do
-    ):
-        raise DeclarationError(
-            tool, f"{name} isn't an async function", "write it with async def; use asyncio.to_thread inside"
-        )
+    if not callable(function):
+        raise DeclarationError(tool, f"{name} isn't a function", "give a function, async or not")
     try:
         inspect.signature(function).bind(*([None] * count))
     except TypeError:

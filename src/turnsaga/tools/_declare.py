@@ -81,7 +81,8 @@ class Call:
 
     ``key`` is the idempotency key to send: the effect's in a commit or look-up, the undo's in an undo.
     ``effect_key`` is always the effect's. ``remaining`` is the time that is left, a duration, since
-    clocks differ.
+    clocks differ. ``send_within`` is the part of it in which a commit's or an undo's request should have
+    left: what takes longer to connect should give up, and say ``NotApplied``.
     """
 
     tenant: str
@@ -91,6 +92,7 @@ class Call:
     key: str
     effect_key: str
     remaining: timedelta
+    send_within: timedelta = timedelta(seconds=5)
 
     def headers(self) -> dict[str, str]:
         """Return the headers that every call to a downstream system carries."""
@@ -158,7 +160,7 @@ class ReadTool(Generic[A]):
     name: str
     description: str
     arguments: type[A]
-    read: Callable[[A, Call], Awaitable[JsonObject | str]]
+    read: Callable[[A, Call], Awaitable[JsonObject | str] | JsonObject | str]
     says: str
     timeout: timedelta = timedelta(seconds=30)
 
@@ -166,6 +168,10 @@ class ReadTool(Generic[A]):
 @dataclass(frozen=True, kw_only=True)
 class EffectTool(Generic[A]):
     """A tool that changes something outside.
+
+    Each of its functions is a coroutine function or a plain one, which is run in a thread. Neither is torn
+    by an abort. One that goes on after its time is over is left behind: its outcome counts as unknown, its
+    request as one that can still land, and what it returns in the end as evidence.
 
     Args:
         name: ``[a-z][a-z0-9_]*``; part of activity names and of keys, so never renamed.
@@ -183,18 +189,24 @@ class EffectTool(Generic[A]):
         current: returns the version now of what ``prepare`` read, None if it is gone.
         reversible: True needs ``compensate``; False needs ``irreversible_because``.
         compensate: undoes what ``receipt`` names, and returns evidence.
-        check_undone: reads back whether the effect is gone; an undo that it denies isn't believed.
+        check_undone: reads back whether the effect is gone; an undo that it denies isn't believed, and one
+            whose answer got lost is asked about before it is sent again.
         undo_says: the undo as a sentence.
         undo_repeat: what the system promises about a repeated undo.
         irreversible_because: why there is no undo; shown to people.
         repeat: what the system promises about a repeated commit.
         lookup: asks by the key, or by a reference that the request carries.
+        on_unknown: what is done when a commit's outcome got lost: "resolve" it, by asking or by sending
+            again; "compensate" it at once, with an empty receipt (only where an undo of nothing is harmless
+            and also stops a request that is still under way); or leave it to a "person".
         identity: the business identity of the arguments ("INV-7"), unless ``prepare`` names it.
         resources: names of what the effect touches; effects on one resource are ordered across turns.
         repeatable: a repeat with the same arguments in one turn is a new effect rather than the same.
         commits: when its effects are committed, such as "turn_end" or "confirmed+10s"; None is
             "turn_end" for a reversible tool and "confirmed" for another.
         on_failure: what a commit that fails does to its turn: nothing, or stop it and undo the rest.
+        on_undo_failure: what an undo that can't be completed does to those that come after it: nothing,
+            or have them wait until a person has looked ("halt").
         limits: bounds of calls.
     """
 
@@ -204,22 +216,24 @@ class EffectTool(Generic[A]):
     system: str
     says: str
     summary: str | None = None
-    commit: Callable[[JsonObject, Call], Awaitable[Committed]]
-    prepare: Callable[[A, Call], Awaitable[Prepared]] | None = None
-    current: Callable[[JsonObject, Call], Awaitable[str | None]] | None = None
+    commit: Callable[[JsonObject, Call], Awaitable[Committed] | Committed]
+    prepare: Callable[[A, Call], Awaitable[Prepared] | Prepared] | None = None
+    current: Callable[[JsonObject, Call], Awaitable[str | None] | str | None] | None = None
     reversible: bool = False
-    compensate: Callable[[JsonObject, JsonObject, Call], Awaitable[Undone]] | None = None
-    check_undone: Callable[[JsonObject, JsonObject, Call], Awaitable[bool]] | None = None
+    compensate: Callable[[JsonObject, JsonObject, Call], Awaitable[Undone] | Undone] | None = None
+    check_undone: Callable[[JsonObject, JsonObject, Call], Awaitable[bool] | bool] | None = None
     undo_says: str | None = None
     undo_repeat: Repeat = Once()
     irreversible_because: str | None = None
     repeat: Repeat = Once()
-    lookup: Callable[[JsonObject, Call], Awaitable[SearchResult]] | None = None
+    lookup: Callable[[JsonObject, Call], Awaitable[SearchResult] | SearchResult] | None = None
+    on_unknown: Literal["resolve", "compensate", "person"] = "resolve"
     identity: Callable[[A], str] | None = None
     resources: Callable[[A], Sequence[str]] | None = None
     repeatable: bool = False
     commits: str | None = None
     on_failure: Literal["go_on", "abort_turn"] = "go_on"
+    on_undo_failure: Literal["go_on", "halt"] = "go_on"
     limits: Limits = field(default_factory=Limits)
 
     @property

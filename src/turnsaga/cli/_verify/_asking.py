@@ -1,21 +1,19 @@
 """Asks a vendor about one effect, by the tool's own functions, the stored request and the stored key."""
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from turnsaga.attempts import bounded, started
 from turnsaga.cli._verify._judging import Said
 from turnsaga.errors import ToolOutcome
 from turnsaga.ledger import State
 from turnsaga.store import EffectRow, load_object
-from turnsaga.tools import Call, EffectTool, Found, Missing, Running, Tools
+from turnsaga.tools import Call, EffectTool, Missing, Running, SearchResult, Tools
 
 __all__ = ["Answer", "Vendors"]
 
-T = TypeVar("T")
 # A vendor that was silent so often in a row isn't waited for any more.
 _SILENT: Final = 3
 
@@ -27,7 +25,7 @@ class Answer:
     said: Said
     asked_at: datetime
     why: str = ""
-    found: Found | Missing | Running | None = None
+    found: SearchResult | None = None
 
 
 class Vendors:
@@ -63,19 +61,24 @@ class Vendors:
 async def _asked(tool: EffectTool[Any], row: EffectRow, asked_at: datetime) -> Answer:
     request = load_object(row.request)
     receipt = None if row.receipt is None else load_object(row.receipt)
-    found = None
+    found: SearchResult | None = None
     if tool.lookup is not None:
         within = tool.limits.call
-        found = await _bounded(tool.lookup(request, _call(row, row.key, within)), within)
-        if isinstance(found, Missing):
+        answer: SearchResult = await bounded(
+            started(tool.lookup, request, _call(row, row.key, within)), within=within
+        )
+        found = answer
+        if isinstance(answer, Missing):
             return Answer(_missing(row, asked_at), asked_at, found=found)
-        if isinstance(found, Running):
+        if isinstance(answer, Running):
             return Answer(Said.RUNNING, asked_at, found=found)
-        receipt = found.receipt if receipt is None else receipt
+        receipt = answer.receipt if receipt is None else receipt
     if tool.check_undone is None or receipt is None:
         return Answer(Said.APPLIED, asked_at, found=found)
     within = tool.limits.undo_call
-    gone = await _bounded(tool.check_undone(request, receipt, _call(row, row.undo_key, within)), within)
+    gone: bool = await bounded(
+        started(tool.check_undone, request, receipt, _call(row, row.undo_key, within)), within=within
+    )
     return Answer(Said.GONE if gone else Said.STANDS, asked_at, found=found)
 
 
@@ -86,11 +89,6 @@ def _missing(row: EffectRow, asked_at: datetime) -> Said:
     if row.state is State.UNKNOWN:
         settled = row.wire_until or asked_at
     return Said.MISSING if row.sends == 0 or asked_at >= settled else Said.TOO_EARLY
-
-
-async def _bounded(asking: Awaitable[T], within: timedelta) -> T:
-    async with asyncio.timeout(within.total_seconds()):
-        return await asking
 
 
 def _call(row: EffectRow, key: str, within: timedelta) -> Call:
