@@ -4,34 +4,37 @@ from typing import Final
 
 import httpx
 
+from turnsaga.outcomes import KNOWN, Answer, Known, read_status
 from turnsaga.tools import Call
 
-__all__ = ["NEVER_SENT", "is_refusal", "patience"]
+__all__ = ["is_refusal", "lost", "patience"]
 
-NEVER_SENT: Final = (
+_NEVER_SENT: Final = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
     httpx.PoolTimeout,
     httpx.UnsupportedProtocol,
 )
-"""Errors before there was a connection: nothing of the request has left."""
+# Errors before there was a connection: nothing of the request has left.
 
-_CONNECT_S: Final = 10.0
+
+def lost(error: BaseException | None) -> Answer:
+    """Return how a call ended that was given no answer."""
+    if isinstance(error, _NEVER_SENT):
+        return Answer.NEVER_SENT
+    return Answer.TIMED_OUT if isinstance(error, httpx.TimeoutException) else Answer.CUT_OFF
 
 
 def patience(call: Call) -> httpx.Timeout:
-    """Return how long to wait for what: less for a connection than the call may take.
+    """Return how long to wait for what: for a connection only as long as the request may still leave.
 
     So one that doesn't come about is known as such before the call is cut off, which proves nothing.
     """
     within = call.remaining.total_seconds()
-    return httpx.Timeout(within, connect=min(within / 3, _CONNECT_S))
+    connect = max(0.001, min(within / 3, call.send_within.total_seconds()))
+    return httpx.Timeout(within, connect=connect, pool=connect)
 
 
 def is_refusal(answer: httpx.Response) -> bool:
-    """Tell whether an answer proves that nothing was applied.
-
-    A 429 doesn't: it may come from a gateway that counts answers, after the system has worked. Nor does a
-    5xx, or a redirect.
-    """
-    return 400 <= answer.status_code < 500 and answer.status_code != 429
+    """Tell whether an answer proves that nothing was applied."""
+    return KNOWN[read_status(answer.status_code)] is Known.NOT_APPLIED

@@ -7,9 +7,9 @@ from urllib.parse import quote
 import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from activities.tools._proofs import NEVER_SENT, is_refusal, patience
+from activities.tools._proofs import is_refusal, lost, patience
 from turnsaga.deployment import Finding
-from turnsaga.errors import NotApplied, OutcomeUnknown
+from turnsaga.outcomes import learned, read_status
 from turnsaga.tools import Call, Committed, EffectTool, JsonObject
 
 __all__ = ["Messages", "PostMessage", "identity_of"]
@@ -113,14 +113,10 @@ class Messages:
                 headers=call.headers(),
                 timeout=patience(call),
             )
-        except NEVER_SENT:
-            raise NotApplied("HOOK can't be reached; nothing was sent") from None
         except httpx.HTTPError as error:
-            raise OutcomeUnknown(f"HOOK gave no answer ({type(error).__name__})") from None
-        if is_refusal(answer):
-            raise NotApplied(f"HOOK refuses it ({answer.status_code})")
+            raise learned(lost(error), f"HOOK gave no answer ({type(error).__name__})") from None
         if not answer.is_success:
-            raise OutcomeUnknown(f"HOOK answered {answer.status_code}, which proves nothing")
+            raise learned(read_status(answer.status_code), f"HOOK answered {answer.status_code}")
         return Committed(
             receipt={"status": answer.status_code, "answer": answer.text[:200]},
             result={"posted_to": request["channel"]},

@@ -7,8 +7,10 @@ from typing import Annotated, Any, Final
 import stripe
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from activities.tools._proofs import lost
 from turnsaga.deployment import Finding
-from turnsaga.errors import NotApplied, OutcomeUnknown, StillRunning, UndoRefused
+from turnsaga.errors import UndoRefused
+from turnsaga.outcomes import Answer, learned, read_status
 from turnsaga.tools import (
     Call,
     Committed,
@@ -185,12 +187,13 @@ def _judged(error: stripe.StripeError) -> Exception:
     """Say what an error proves: a refusal that nothing was applied; silence and a 5xx nothing at all."""
     status = error.http_status
     if isinstance(error, stripe.IdempotencyError):
-        # The key was used with another body. That call may well have been applied.
-        return OutcomeUnknown("PAY knows this key with another body")
+        return learned(Answer.OTHER_REQUEST, "PAY knows this key with another body")
+    if status is None:
+        cause = error.__cause__
+        return learned(lost(cause), f"PAY gave no answer ({type(cause or error).__name__})")
     if status == 409:
-        return StillRunning("PAY is still at this key")
-    if isinstance(error, stripe.CardError):
-        return NotApplied(f"the card was declined ({error.code})")
-    if status is not None and 400 <= status < 500 and status != 429:
-        return NotApplied(f"PAY refuses the charge ({error.code or status})")
-    return OutcomeUnknown(f"PAY gave no answer that proves anything ({status or type(error).__name__})")
+        return learned(Answer.IN_PROGRESS, "PAY is still at this key")
+    if 200 <= status < 300:
+        return learned(Answer.UNREADABLE, "PAY's answer can't be read")
+    replayed = (error.headers or {}).get("idempotent-replayed") == "true"
+    return learned(read_status(status, replayed=replayed), f"PAY answered {error.code or status}")

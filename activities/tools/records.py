@@ -13,9 +13,10 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from activities.tools._proofs import NEVER_SENT, is_refusal, patience
+from activities.tools._proofs import is_refusal, lost, patience
 from turnsaga.deployment import Finding
-from turnsaga.errors import ChangedSince, NotApplied, OutcomeUnknown, UndoRefused
+from turnsaga.errors import ChangedSince, NotApplied, UndoRefused
+from turnsaga.outcomes import Answer, learned, read_status
 from turnsaga.tools import (
     Call,
     Committed,
@@ -284,10 +285,8 @@ class Records:
                 json=json,
                 timeout=patience(call),
             )
-        except NEVER_SENT:
-            raise NotApplied("the CRM can't be reached; nothing was sent") from None
         except httpx.HTTPError as error:
-            raise OutcomeUnknown(f"the CRM gave no answer ({type(error).__name__})") from None
+            raise learned(lost(error), f"the CRM gave no answer ({type(error).__name__})") from None
 
 
 def _path(request: JsonObject) -> str:
@@ -312,11 +311,13 @@ def _has_ended(entries: Sequence[Mapping[str, Any]], op: str, key: str) -> bool:
 
 def _applied(answer: httpx.Response) -> dict[str, Any]:
     """Return the record of a write that was applied, or say what another answer proves."""
-    if answer.is_success:
-        return dict(answer.json())
-    if is_refusal(answer):
-        raise NotApplied(f"the CRM refuses it ({answer.status_code})")
-    raise OutcomeUnknown(f"the CRM answered {answer.status_code}, which proves nothing")
+    if not answer.is_success:
+        raise learned(read_status(answer.status_code), f"the CRM answered {answer.status_code}")
+    try:
+        record = dict(answer.json())
+        return {**record, "version": int(record["version"])}
+    except (ValueError, TypeError, KeyError):
+        raise learned(Answer.UNREADABLE, "the CRM's answer can't be read") from None
 
 
 def _undone(answer: httpx.Response) -> None:
@@ -324,4 +325,4 @@ def _undone(answer: httpx.Response) -> None:
         return
     if is_refusal(answer):
         raise UndoRefused(f"the CRM refuses the undo ({answer.status_code})")
-    raise OutcomeUnknown(f"the CRM answered {answer.status_code}, which proves nothing")
+    raise learned(read_status(answer.status_code), f"the CRM answered {answer.status_code}")

@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
@@ -72,7 +72,10 @@ async def test_plain_function_that_returns_a_coroutine_has_it_awaited() -> None:
     async def later(what: str) -> str:
         return what
 
-    assert await started(lambda what: later(what + "!"), "answer") == "answer!"
+    def wrapped(what: str) -> Awaitable[str]:
+        return later(what)
+
+    assert await started(wrapped, "answer") == "answer"
 
 
 async def test_thread_that_goes_on_after_its_time_is_left_behind_and_tells_its_end() -> None:
