@@ -15,6 +15,7 @@ import pytest
 from temporalio.client import Client
 
 from activities.deployment import deployment_tools
+from tests.e2e.worker_process import WorkerProcess, worker_env
 from tests.stack import (
     REPOSITORY,
     WHO,
@@ -34,37 +35,6 @@ from turnsaga.testing import Truth
 # The short form runs always; the figure of docs/ is of 30.
 KILLS = int(os.environ.get("TURNSAGA_KILLS", "4"))
 _ids = itertools.count(1)
-
-
-@dataclass
-class WorkerProcess:
-    """A real ``python -m workers run`` that is started again after each kill."""
-
-    env: dict[str, str]
-    folder: Path
-    process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> None:
-        ready = self.folder / f"ready-{next(_ids)}"
-        with (self.folder / "worker.log").open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "workers",
-                "run",
-                cwd=REPOSITORY,
-                env={**self.env, "TURNSAGA_READY_FILE": str(ready)},
-                stdout=log,
-                stderr=log,
-            )
-        while not ready.exists():
-            assert self.process.returncode is None, (self.folder / "worker.log").read_text()[-2000:]
-            await asyncio.sleep(0.05)
-
-    async def end(self, how: signal.Signals) -> int:
-        assert self.process is not None
-        self.process.send_signal(how)
-        return await self.process.wait()
 
 
 @dataclass
@@ -89,19 +59,7 @@ async def deployment(client: Client, tmp_path: Path) -> AsyncIterator[Deployment
     ):
         await store.write_tool_cards(tools.cards())
         worker = WorkerProcess(
-            {
-                **os.environ,
-                "TEMPORAL_ADDRESS": client.service_client.config.target_host,
-                "TURNSAGA_DATABASE": database,
-                "TURNSAGA_TASK_QUEUE": queue,
-                "TURNSAGA_PAY_URL": sandbox.vendor.pay_url,
-                "TURNSAGA_CRM_URL": sandbox.vendor.crm_url,
-                "TURNSAGA_SMTP_PORT": str(sandbox.vendor.smtp_port),
-                "TURNSAGA_HOOK_URL": sandbox.vendor.hook_url,
-                "TURNSAGA_DRAIN_S": "10",
-                "TURNSAGA_SWEEP_EVERY_S": "2",
-            },
-            tmp_path,
+            worker_env(client, sandbox.vendor, database=database, task_queue=queue), tmp_path
         )
         await worker.start()
         turns = Turns(client, store, tools, TurnClient(client, store, task_queue=queue), queue)
