@@ -91,6 +91,18 @@ def later(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     )
 
 
+async def test_ledgers_that_one_process_opens_at_the_same_instant_are_each_built_whole(
+    tmp_path: Path,
+) -> None:
+    stores = [SqlStore(f"sqlite:///{tmp_path / f'{number}.db'}") for number in range(8)]
+    await asyncio.gather(*(store.open() for store in stores))
+    built = [await store.account_effects(ADA, outstanding=False) for store in stores]
+    for store in stores:
+        await store.close()
+
+    assert built == [()] * 8
+
+
 async def test_processes_that_open_an_empty_database_at_once_migrate_it_once(url: str) -> None:
     told = await opened_by(4, url)
 

@@ -1,6 +1,7 @@
 """The ledger's schema, version by version. ``migrate`` brings a database to the newest one."""
 
 import os
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,9 @@ __all__ = ["HEAD", "current_revision", "migrate"]
 
 _HERE: Final = Path(__file__).parent
 _VERSIONS: tuple[Path, ...] = (_HERE / "versions",)
+# Alembic's `op` and `context` belong to the process, not to a connection: of two upgrades at once one would
+# run its statements on the other's.
+_ONE_AT_A_TIME: Final = threading.Lock()
 
 
 def _config() -> Config:
@@ -69,7 +73,9 @@ def migrate(connection: Connection) -> None:
         # Copying a large table takes as long as it takes.
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    # Taken after the database's own lock, so that nobody who waits for that one holds this one.
+    with _ONE_AT_A_TIME:
+        command.upgrade(config, "head")
     if is_sqlite:
         lost = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
         if lost is not None:
