@@ -1,0 +1,57 @@
+"""SIGKILL of the worker at every point of a commit and of an undo, with every kind of tool in hand."""
+
+import asyncio
+import os
+
+import pytest
+from temporalio.client import Client
+
+from tests.e2e.crash_cells import CELLS, NEEDS_A_PERSON, NOT_ASKED_YET, Cell
+from tests.e2e.crash_judging import Judged
+from tests.e2e.crash_rounds import ROUNDS, run_round
+
+# How often each cell is run; the figures of docs/crashes.md are of five.
+CRASHES = int(os.environ.get("TURNSAGA_CRASHES", "1"))
+
+
+@pytest.fixture(scope="module")
+async def matrix(client: Client, tmp_path_factory: pytest.TempPathFactory) -> list[Judged]:
+    """Every cell, so often: all kills of a repeat are under way at once, each with its own parts."""
+    found: list[Judged] = []
+    for _ in range(CRASHES):
+        folder = tmp_path_factory.mktemp("crashes")
+        rounds = (run_round(client, folder / each.name, each) for each in ROUNDS)
+        for judged in await asyncio.gather(*rounds):
+            found += judged
+    return found
+
+
+@pytest.mark.timeout(300 * CRASHES)
+def test_each_cell_was_killed_at_its_point_and_judged(matrix: list[Judged]) -> None:
+    cells = {(int(cell.point), cell.kind.name, cell.stopped) for cell in CELLS}
+
+    assert len(matrix) == len(CELLS) * CRASHES
+    assert {each.cell for each in matrix} == cells
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_turn_whose_worker_was_killed_ends_right(matrix: list[Judged], cell: Cell) -> None:
+    """Nothing twice, nothing lost, nothing kept quiet, and no person where the system can tell."""
+    found = [each for each in matrix if each.cell == (int(cell.point), cell.kind.name, cell.stopped)]
+    for each in found:
+        assert (each.duplicates, each.lost, each.silent, each.disorder) == (0, (), (), ()), each
+        assert each.outcome == cell.outcome
+        assert each.turn == ("aborted" if cell.stopped else "completed")
+        assert each.earlier == (None if cell.earlier is None else "compensated")
+        assert each.person == (cell.outcome in NEEDS_A_PERSON)
+        assert each.next_turn == "completed"
+
+
+def test_nobody_is_needed_where_the_system_can_tell() -> None:
+    needed = {
+        (int(cell.point), cell.kind.name)
+        for cell in CELLS
+        if cell.needs_nobody and cell.outcome in NEEDS_A_PERSON
+    }
+
+    assert needed == set(NOT_ASKED_YET)
