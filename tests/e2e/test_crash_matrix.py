@@ -1,17 +1,13 @@
 """SIGKILL of the worker at every point of a commit and of an undo, with every kind of tool in hand."""
 
 import asyncio
-import os
 
 import pytest
 from temporalio.client import Client
 
 from tests.e2e.crash_cells import CELLS, NEEDS_A_PERSON, NOT_ASKED_YET, Cell
-from tests.e2e.crash_judging import Judged
+from tests.e2e.crash_judging import CRASHES, Judged
 from tests.e2e.crash_rounds import ROUNDS, run_round
-
-# How often each cell is run; the figures of docs/crashes.md are of five.
-CRASHES = int(os.environ.get("TURNSAGA_CRASHES", "1"))
 
 
 @pytest.fixture(scope="module")
