@@ -117,18 +117,16 @@ async def run_round(client: Client, folder: Path, what: Round) -> list[Judged]:
         await _placed(scene, everything)
         await asyncio.gather(*(turn.stop() for turn in committing if turn.cell.stopped))
         await scene.worker.end(signal.SIGKILL)
-        killed = time.monotonic()
+        settling = asyncio.create_task(_settled(everything))
         await scene.worker.start()
         if what.holds == "requests":
             await eventually(lambda: scene.asked_about(everything), within=60, what="questions")
             scene.wire.let_go()
-        ends = await asyncio.gather(*(_settled(turn, killed) for turn in everything))
+        ends = await settling
         if what.holds == "requests":
             await eventually(lambda: scene.wire.answered >= scene.wire.held, what="the end of each request")
         truth = await scene.sandbox.truth()
-        judged = await asyncio.gather(
-            *(judge(turn, *end, truth) for turn, end in zip(everything, ends, strict=True))
-        )
+        judged = await asyncio.gather(*(judge(turn, *ends[turn.cell.name], truth) for turn in everything))
     write_report(asdict(each) for each in judged)
     return list(judged)
 
@@ -177,7 +175,7 @@ async def _placed(scene: _Scene, turns: Sequence[UnderWay]) -> None:
     give_up = time.monotonic() + 60
     while misplaced := await scene.misplaced(turns):
         assert time.monotonic() < give_up, misplaced
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.3)
 
 
 def _place(cell: Cell, effect: EffectView | None, calls: Sequence[Mapping[str, Any]]) -> Place:
@@ -198,6 +196,18 @@ def _next_calls(cell: Cell) -> Iterable[str]:
         yield "lookup"
 
 
-async def _settled(turn: UnderWay, killed: float) -> tuple[TurnView, float]:
-    view = await turn.turns.settled(turn.started, within=_ENDS_S)
-    return view, time.monotonic() - killed
+async def _settled(turns: Sequence[UnderWay]) -> dict[str, tuple[TurnView, float]]:
+    """Return each turn once it has settled, and how long that took, by the cell's name.
+
+    They are looked at three times a second: so many that look as often as a client does are a load by
+    themselves, under which everything else stands still.
+    """
+    began = time.monotonic()
+    found: dict[str, tuple[TurnView, float]] = {}
+    while left := [turn for turn in turns if turn.cell.name not in found]:
+        took = time.monotonic() - began
+        views = {turn.cell.name: await turn.view() for turn in left}
+        found |= {name: (view, took) for name, view in views.items() if view.settlement is not None}
+        assert took < _ENDS_S, [view for name, view in views.items() if name not in found]
+        await asyncio.sleep(0.3)
+    return found
