@@ -83,6 +83,29 @@ async def test_undo_whose_key_dies_with_it_waits_until_no_request_can_land(ledge
     assert [step.action for step in late.steps] == ["undo"]
 
 
+async def test_undo_that_was_done_is_believed_of_whichever_attempt_says_so(ledger: Ledger) -> None:
+    """Two runs that settle one turn take each other's claims; else neither's answer would ever count."""
+    ref = await ledger.turn()
+    effect = await ledger.commit(ref)
+    await ledger.fence(ref)
+    await ledger.store.claim_undo(effect)
+    first = await ledger.store.load_effect(effect)
+    await ledger.store.claim_undo(effect)
+    second = await ledger.store.load_effect(effect)
+    for told in (UndoOutcome(error="no"), UndoOutcome(again=True, error="no"), UndoOutcome(overtaken=True)):
+        await ledger.store.record_undo(effect, first.token, told)
+    unmoved = await ledger.store.load_effect(effect)
+    done = await ledger.store.record_undo(
+        effect, first.token, UndoOutcome(undone=True, evidence={"refund": "re_1"})
+    )
+    late = await ledger.store.record_undo(effect, second.token, UndoOutcome(error="no"))
+
+    assert first.token != second.token
+    assert unmoved == second
+    assert done.row.state is late.row.state is State.COMPENSATED
+    assert (await ledger.kinds(ref)).count("tool_compensated") == 1
+
+
 async def test_late_evidence_in_a_settled_turn_puts_it_on_the_sweeper_s_list(ledger: Ledger) -> None:
     ref = await ledger.turn()
     claim = await ledger.claim(ref, keyed=False, can_look_up=False, max_sends=1)

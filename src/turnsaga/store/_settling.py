@@ -157,10 +157,14 @@ def owned_steps(connection: Connection, ref: TurnRef) -> NextSteps:
 def record_undo(
     connection: Connection, ref: EffectRef, token: int, outcome: UndoOutcome, *, now: datetime
 ) -> UndoRecorded:
-    """Write what the undo that holds ``token`` learned, and go on; a stale token writes nothing."""
+    """Write what the undo that holds ``token`` learned, and go on.
+
+    A stale token writes nothing, unless the undo was done: whoever sent it, the effect is gone.
+    """
     unit = TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now, events=1)
     row = unit.effect(ref.effect)
-    if row.state is not State.COMPENSATING or row.token != token:
+    # Two runs can settle one turn (a reset beside a recovery) and take each other's claims for ever.
+    if row.state is not State.COMPENSATING or (row.token != token and not outcome.undone):
         return UndoRecorded(row, None)
     if outcome.again:
         # The claim is given back: the same refusal told twice must not count for a second request too.
