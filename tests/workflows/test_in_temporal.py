@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 from tests.stack import WHO, SandboxProcess, Turns, call, eventually, reply, say, turns_over
 from turnsaga import names
 from turnsaga.ledger import TurnState
-from turnsaga.models import EffectView, TurnStart
+from turnsaga.models import EffectView
 from turnsaga.recovery import RecoveryActivities, ensure_sweeper
 from turnsaga.store import EngineName, SqlStore
 from turnsaga.testing import FakeSystem, Truth
@@ -76,59 +76,6 @@ async def test_query_ledger_shows_views_without_secrets(turns: Turns) -> None:
         ("charge_card", "committed")
     ]
     assert "cus_1" not in str(shown)
-
-
-async def test_terminated_turn_is_recovered_by_the_sweeper(client: Client, tmp_path: Path) -> None:
-    system = FakeSystem()
-    async with turns_over(client, tmp_path, [system.tool("note_down")]) as turns:
-        sweeper = RecoveryActivities(turns.store, client, task_queue=turns.task_queue, adopt=True)
-        started = await turns.start(
-            reply(call("note_down", identity="A")), reply(call("note_down", identity="B")), THINKING
-        )
-
-        async def both() -> bool:
-            return list((await turns.states(started)).values()) == ["committed"] * 2
-
-        await eventually(both)
-        await turns.handle(started).terminate("an operator")
-
-        async def swept() -> bool:
-            return (await sweeper.sweep()).recovered > 0
-
-        await eventually(swept)
-        view = await turns.settled(started)
-        states = await turns.states(started)
-        await turns.must_agree(system.truth(), started)
-
-    assert view.state is TurnState.ABORTED
-    assert set(states.values()) == {"compensated"}
-
-
-async def test_recovery_that_is_cancelled_settles_all_the_same(client: Client, tmp_path: Path) -> None:
-    system = FakeSystem(latency=0.6)
-    async with turns_over(client, tmp_path, [system.tool("note_down")]) as turns:
-        started = await turns.start(
-            reply(call("note_down", identity="A")), reply(call("note_down", identity="B")), THINKING
-        )
-
-        async def both() -> bool:
-            return list((await turns.states(started)).values()) == ["committed"] * 2
-
-        await eventually(both)
-        await turns.handle(started).terminate("an operator")
-        start = TurnStart(tenant=started.ref.tenant, turn=started.ref.turn, conversation=started.conversation)
-        recovery = await client.start_workflow(
-            names.RECOVER_TURN, start, id=f"recover-{started.ref.turn}", task_queue=turns.task_queue
-        )
-        await turns.reaches(started, "compensating", "note_down")
-        await recovery.cancel()
-        await recovery.cancel()
-        result = await recovery.result()
-        states = await turns.states(started)
-        await turns.must_agree(system.truth(), started)
-
-    assert result["state"] == "aborted"
-    assert set(states.values()) == {"compensated"}
 
 
 async def test_turn_that_was_written_down_and_never_started_is_started(
