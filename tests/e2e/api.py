@@ -40,14 +40,27 @@ class Stack:
     sandbox: httpx.AsyncClient
     temporal: str
     pids: dict[str, Any]
+    env: dict[str, str]
 
     async def start(
         self, *replies: Mapping[str, Any], policies: Mapping[str, str] | None = None, **body: Any
     ) -> str:
         """Start a turn; what can be undone commits at once, where ``policies`` doesn't say otherwise."""
+        started = await self.started(*replies, policies=policies, **body)
+        assert started.status_code == 201, started.text
+        return str(started.json()["turn"])
+
+    async def started(
+        self,
+        *replies: Mapping[str, Any],
+        policies: Mapping[str, str] | None = None,
+        conversation: str | None = None,
+        **body: Any,
+    ) -> httpx.Response:
+        """Return the answer to such a start, of a new conversation or of this one."""
         number = next(_ids)
-        answer = await self.web.post(
-            f"/v1/conversations/e2e-{number}/turns",
+        return await self.web.post(
+            f"/v1/conversations/{conversation or f'e2e-{number}'}/turns",
             json={
                 "message": json.dumps({"script": list(replies)}),
                 "policies": {**AT_ONCE, **(policies or {})},
@@ -55,8 +68,6 @@ class Stack:
             },
             headers={"Idempotency-Key": f"k{number}"},
         )
-        assert answer.status_code == 201, answer.text
-        return str(answer.json()["turn"])
 
     async def view(self, turn: str) -> dict[str, Any]:
         found: dict[str, Any] = (await self.web.get(f"/v1/turns/{turn}")).json()
@@ -164,4 +175,4 @@ async def stack_at(
             ) as web,
             httpx.AsyncClient(base_url=ready["sandbox"], timeout=10) as sandbox,
         ):
-            yield Stack(driver, web, sandbox, ready["temporal"], ready["pids"])
+            yield Stack(driver, web, sandbox, ready["temporal"], ready["pids"], ready["env"])

@@ -16,6 +16,7 @@ from temporalio.client import Client
 
 from activities.deployment import deployment_tools
 from tests.e2e.worker_process import WorkerProcess, worker_env
+from tests.oracle import must_be_whole, truth_of
 from tests.stack import (
     REPOSITORY,
     WHO,
@@ -30,7 +31,6 @@ from tests.stack import (
 from turnsaga.client import TurnClient
 from turnsaga.ledger import State, TurnState
 from turnsaga.store import SqlStore, Started
-from turnsaga.testing import Truth
 
 # The short form runs always; the figure of docs/ is of 30.
 KILLS = int(os.environ.get("TURNSAGA_KILLS", "4"))
@@ -47,7 +47,13 @@ class Deployment:
 
 
 @pytest.fixture
-async def deployment(client: Client, tmp_path: Path) -> AsyncIterator[Deployment]:
+def drain() -> str:
+    """Return how many seconds the worker gives its calls at a shutdown."""
+    return "10"
+
+
+@pytest.fixture
+async def deployment(client: Client, tmp_path: Path, drain: str) -> AsyncIterator[Deployment]:
     """A ledger, vendors, and a worker that is a process of its own."""
     queue = f"kill-{next(_ids)}"
     database = f"sqlite:///{tmp_path / 'ledger.db'}"
@@ -58,19 +64,14 @@ async def deployment(client: Client, tmp_path: Path) -> AsyncIterator[Deployment
         deployment_tools(sandbox.vendor) as tools,
     ):
         await store.write_tool_cards(tools.cards())
-        worker = WorkerProcess(
-            worker_env(client, sandbox.vendor, database=database, task_queue=queue), tmp_path
-        )
+        env = worker_env(client, sandbox.vendor, database=database, task_queue=queue)
+        worker = WorkerProcess({**env, "TURNSAGA_DRAIN_S": drain}, tmp_path)
         await worker.start()
         turns = Turns(client, store, tools, TurnClient(client, store, task_queue=queue), queue)
         yield Deployment(turns, worker, sandbox)
         if worker.process is not None and worker.process.returncode is None:
             await worker.end(signal.SIGTERM)
     await store.close()
-
-
-async def truth_of(sandbox: SandboxProcess) -> Truth:
-    return Truth.model_validate(await sandbox.truth())
 
 
 @pytest.mark.campaign
@@ -141,22 +142,44 @@ async def test_sigkill_between_two_undos_repeats_none(deployment: Deployment) ->
     await turns.must_agree(truth, started)
 
 
-async def test_sigterm_lets_a_commit_in_flight_end_and_aborts_nothing(deployment: Deployment) -> None:
-    turns, sandbox = deployment.turns, deployment.sandbox
-    await sandbox.knobs("pay", latency_ms=2000)
+@pytest.mark.parametrize("drain", ["0", "10"], ids=["at once", "within 10 s"])
+@pytest.mark.usefixtures("drain")
+async def test_sigterm_lets_commits_in_flight_end_and_another_worker_goes_on(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    """A6.2: a deploy is never an abort, whatever time the calls in flight are given."""
+    turns, sandbox, first = deployment.turns, deployment.sandbox, deployment.worker
+    second = WorkerProcess(first.env, tmp_path)
+    for vendor in ("pay", "crm"):
+        await sandbox.knobs(vendor, latency_ms=5000, only={"op": "apply"})
     money = {"customer": "cus_1", "amount": "10.00", "currency": "EUR"}
-    started = await turns.start(reply(call("charge_card", invoice="S-1", **money)), say("Done."))
-    await turns.reaches(started, "committing", "charge_card")
-    code = await deployment.worker.end(signal.SIGTERM)
-    before_restart = await turns.states(started)
-    await deployment.worker.start()
-    view = await turns.settled(started, within=60)
-    calls = [each for each in (await sandbox.truth())["calls"] if each["op"] == "apply"]
+    started = await turns.start(
+        reply(
+            call("charge_card", invoice="S-1", **money),
+            call("create_record", kind="ticket", id="S-2"),
+        ),
+        reply(call("charge_card", invoice="S-3", **money)),
+        say("Done."),
+    )
+
+    async def both_arrived() -> bool:
+        return len([each for each in (await sandbox.truth())["calls"] if each["op"] == "apply"]) == 2
+
+    await eventually(both_arrived, what="two calls on the wire")
+    at_the_signal = await turns.states(started)
+    code, _ = await asyncio.gather(first.end(signal.SIGTERM), second.start())
+    await sandbox.clear()
+    view = await must_be_whole(turns, sandbox, started, within=60)
+    assert (await second.end(signal.SIGTERM)) == 0
+    kinds = {event.kind for event in await turns.events(started)}
+    truth = await truth_of(sandbox)
 
     assert code == 0
-    assert before_restart == {"charge_card S-1": "committed"}
+    assert list(at_the_signal.values()) == ["committing"] * 2
     assert view.state is TurnState.COMPLETED
-    assert len(calls) == 1
+    assert [effect.state for effect in view.effects] == [State.COMMITTED] * 3
+    assert {(true.applied, true.undone) for true in truth.effects} == {(1, 0)}
+    assert not kinds & {"turn_aborting", "tool_compensating"}
 
 
 async def test_ledger_that_is_away_is_waited_for_and_nothing_is_lost(
@@ -168,22 +191,53 @@ async def test_ledger_that_is_away_is_waited_for_and_nothing_is_lost(
     money = {"customer": "cus_1", "amount": "10.00", "currency": "EUR"}
     started = await turns.start(reply(call("charge_card", invoice="L-1", **money)), say("Done."))
     await turns.reaches(started, "committing", "charge_card")
-    hold = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        "import sqlite3, sys, time\n"
-        f"db = sqlite3.connect({json.dumps(str(tmp_path / 'ledger.db'))}, isolation_level=None, timeout=30)\n"
-        "db.execute('BEGIN EXCLUSIVE'); print('held', flush=True); time.sleep(12); db.execute('ROLLBACK')",
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert hold.stdout is not None
-    assert await hold.stdout.readline() == b"held\n"
-    await hold.wait()
+    await _hold(tmp_path / "ledger.db", seconds=12)
     view = await turns.settled(started, within=60)
 
     assert view.state is TurnState.COMPLETED
     await turns.must_agree(await truth_of(sandbox), started)
     assert [true.applied for true in (await truth_of(sandbox)).effects] == [1]
+
+
+async def test_ledger_that_is_away_while_a_turn_settles_is_waited_for_and_nothing_is_undone_twice(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    """The database doesn't answer for some seconds, from the middle of an undo on."""
+    turns, sandbox = deployment.turns, deployment.sandbox
+    money = {"customer": "cus_1", "amount": "10.00", "currency": "EUR"}
+    started = await turns.start(
+        reply(call("create_record", kind="ticket", id="D-1")),
+        reply(call("charge_card", invoice="D-2", **money)),
+        say(*["thinking "] * 400, delay_ms=50),
+    )
+    await turns.reaches(started, "committed", "charge_card")
+    await sandbox.knobs("pay", latency_ms=500, only={"op": "undo"})
+    await turns.turns.abort(WHO, started.ref.turn)
+    await turns.reaches(started, "compensating", "charge_card")
+    await _hold(tmp_path / "ledger.db", seconds=12)
+    view = await must_be_whole(turns, sandbox, started, within=60)
+    undos = [each for each in (await sandbox.truth())["calls"] if each["op"] == "undo"]
+
+    assert view.state is TurnState.ABORTED
+    assert {effect.state for effect in view.effects} == {State.COMPENSATED}
+    assert {(true.applied, true.undone) for true in (await truth_of(sandbox)).effects} == {(1, 1)}
+    assert len(undos) == 2
+
+
+async def _hold(database: Path, *, seconds: int) -> None:
+    """Keep everybody else off a SQLite database for so long."""
+    hold = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        "import sqlite3, sys, time\n"
+        f"db = sqlite3.connect({json.dumps(str(database))}, isolation_level=None, timeout=30)\n"
+        f"db.execute('BEGIN EXCLUSIVE'); print('held', flush=True); time.sleep({seconds})\n"
+        "db.execute('ROLLBACK')",
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert hold.stdout is not None
+    assert await hold.stdout.readline() == b"held\n"
+    await hold.wait()
 
 
 async def test_worker_waits_for_a_temporal_that_is_away_and_says_so(tmp_path: Path) -> None:
