@@ -46,6 +46,7 @@ diagrams: $(INSTALLED)
 	$(BIN)/python docs/_tools/state_diagram.py
 	PYTHONPATH=. $(BIN)/python docs/_tools/settings_table.py
 	$(BIN)/python docs/_tools/command_table.py
+	$(BIN)/python docs/_tools/outcome_table.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis .turnsaga

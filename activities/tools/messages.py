@@ -114,9 +114,9 @@ class Messages:
                 timeout=patience(call),
             )
         except httpx.HTTPError as error:
-            raise learned(lost(error), f"HOOK gave no answer ({type(error).__name__})") from None
+            raise learned(lost(error), "HOOK", type(error).__name__) from None
         if not answer.is_success:
-            raise learned(read_status(answer.status_code), f"HOOK answered {answer.status_code}")
+            raise learned(read_status(answer.status_code), "HOOK", answer.status_code)
         return Committed(
             receipt={"status": answer.status_code, "answer": answer.text[:200]},
             result={"posted_to": request["channel"]},

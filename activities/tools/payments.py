@@ -187,13 +187,13 @@ def _judged(error: stripe.StripeError) -> Exception:
     """Say what an error proves: a refusal that nothing was applied; silence and a 5xx nothing at all."""
     status = error.http_status
     if isinstance(error, stripe.IdempotencyError):
-        return learned(Answer.OTHER_REQUEST, "PAY knows this key with another body")
+        return learned(Answer.OTHER_REQUEST, "PAY")
     if status is None:
         cause = error.__cause__
-        return learned(lost(cause), f"PAY gave no answer ({type(cause or error).__name__})")
+        return learned(lost(cause), "PAY", type(cause or error).__name__)
     if status == 409:
-        return learned(Answer.IN_PROGRESS, "PAY is still at this key")
+        return learned(Answer.IN_PROGRESS, "PAY")
     if 200 <= status < 300:
-        return learned(Answer.UNREADABLE, "PAY's answer can't be read")
+        return learned(Answer.UNREADABLE, "PAY")
     replayed = (error.headers or {}).get("idempotent-replayed") == "true"
-    return learned(read_status(status, replayed=replayed), f"PAY answered {error.code or status}")
+    return learned(read_status(status, replayed=replayed), "PAY", error.code or status)

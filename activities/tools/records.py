@@ -286,7 +286,7 @@ class Records:
                 timeout=patience(call),
             )
         except httpx.HTTPError as error:
-            raise learned(lost(error), f"the CRM gave no answer ({type(error).__name__})") from None
+            raise learned(lost(error), "the CRM", type(error).__name__) from None
 
 
 def _path(request: JsonObject) -> str:
@@ -312,12 +312,12 @@ def _has_ended(entries: Sequence[Mapping[str, Any]], op: str, key: str) -> bool:
 def _applied(answer: httpx.Response) -> dict[str, Any]:
     """Return the record of a write that was applied, or say what another answer proves."""
     if not answer.is_success:
-        raise learned(read_status(answer.status_code), f"the CRM answered {answer.status_code}")
+        raise learned(read_status(answer.status_code), "the CRM", answer.status_code)
     try:
         record = dict(answer.json())
         return {**record, "version": int(record["version"])}
     except (ValueError, TypeError, KeyError):
-        raise learned(Answer.UNREADABLE, "the CRM's answer can't be read") from None
+        raise learned(Answer.UNREADABLE, "the CRM") from None
 
 
 def _undone(answer: httpx.Response) -> None:
@@ -325,4 +325,4 @@ def _undone(answer: httpx.Response) -> None:
         return
     if is_refusal(answer):
         raise UndoRefused(f"the CRM refuses the undo ({answer.status_code})")
-    raise learned(read_status(answer.status_code), f"the CRM answered {answer.status_code}")
+    raise learned(read_status(answer.status_code), "the CRM", answer.status_code)

@@ -70,6 +70,22 @@ KNOWN: Final[Mapping[Answer, Known]] = MappingProxyType(
     }
 )
 
+_SAYS: Final[Mapping[Answer, str]] = MappingProxyType(
+    {
+        Answer.NEVER_SENT: "can't be reached; nothing was sent",
+        Answer.CUT_OFF: "gave no answer",
+        Answer.TIMED_OUT: "gave no answer in time",
+        Answer.REFUSED: "refuses it",
+        Answer.IN_PROGRESS: "is still at this key",
+        Answer.OTHER_REQUEST: "knows this key with another body",
+        Answer.TOO_MANY: "is asked too often, which proves nothing",
+        Answer.SERVER_ERROR: "answered with an error, which proves nothing",
+        Answer.REPLAYED_ERROR: "repeats an error that it has stored, which proves nothing",
+        Answer.UNREADABLE: "gave an answer that can't be read",
+        Answer.UNEXPECTED: "gave an answer that proves nothing",
+    }
+)
+
 _PROVES_NOTHING: Final = frozenset({408, 425, 499})
 """4xx that speak of the connection and not of the request: it may have been passed on before."""
 
@@ -94,25 +110,29 @@ def read_status(status: int, *, replayed: bool = False) -> Answer:
     return Answer.UNEXPECTED
 
 
-def learned(answer: Answer, reason: str) -> ToolOutcome:
+def learned(answer: Answer, who: str, detail: str | int | None = None) -> ToolOutcome:
     """Return the error by which a tool's ``commit`` says what an answer other than success proves.
 
-    ``reason`` is shown to people and to the model.
+    Its reason is a sentence for people and for the model.
+
+    Args:
+        answer: the kind of the answer.
+        who: the system, as people know it: "PAY".
+        detail: what the answer was, such as its status. No credential and no body: it is stored and shown.
 
     Raises:
         ValueError: the answer is success, which a tool returns as ``Committed``.
     """
+    if answer is Answer.DONE:
+        raise ValueError("success isn't an error: return Committed")
+    reason = f"{who} {_SAYS[answer]}" + (f" ({detail})" if detail is not None else "")
     match KNOWN[answer]:
         case Known.NOT_APPLIED:
             return NotApplied(reason)
         case Known.RUNNING:
             return StillRunning(reason)
-        case Known.UNKNOWN:
-            return OutcomeUnknown(reason)
-        case Known.FINAL:
-            return OutcomeUnknown(reason, final=True)
-        case Known.APPLIED:
-            raise ValueError("success isn't an error: return Committed")
+        case known:
+            return OutcomeUnknown(reason, final=known is Known.FINAL)
 
 
 def then(

@@ -120,6 +120,9 @@ def disorder(events: Sequence[TurnEvent]) -> tuple[str, ...]:
             if fenced and effect not in committing:
                 found.append(f"{event.number}: a gate opens after the fence ({effect})")
             committing.add(effect)
+        elif event.kind == "tool_committed":
+            # One that commits after an undo has begun is undone on its own, whatever its place.
+            last_order = None
         elif event.kind == "tool_prepared" and fenced:
             found.append(f"{event.number}: prepared after the fence ({effect})")
         elif event.kind == "tool_compensating":

@@ -70,6 +70,17 @@ _RESULT: Final[dict[State, tuple[str, bool]]] = {
 }
 
 
+# Nobody knows whether it was done; it was undone all the same, so that it doesn't stand.
+_UNASKED: Final[dict[State, str]] = {
+    State.COMPENSATING: "outcome not known: it may have been done, and is being undone; do not repeat it",
+    State.COMPENSATED: "not done: its outcome got lost, so it was undone at once",
+    State.COMPENSATION_FAILED: (
+        "outcome not known: it may have been done, undoing it failed, and a person is looking at it; "
+        "do not repeat it"
+    ),
+}
+
+
 _HELD_RESULT: Final[dict[HeldFor, str]] = {
     "confirmation": "prepared and not done: the user is being asked",
     "turn_end": "prepared and not done yet: it takes effect when this turn ends, unless the user stops it",
@@ -87,13 +98,16 @@ def effect_result(
     title: str,
     key: str,
     held_for: HeldFor | None = None,
+    unasked: bool = False,
 ) -> tuple[str, bool]:
     """Return what the model is told of an effect, and whether that is an error.
 
-    ``repeated`` marks the answer to a call that repeats an earlier one of the same turn: nothing was run
-    a second time.
+    ``unasked`` says that it was undone although nobody knows whether it was done. ``repeated`` marks the
+    answer to a call that repeats an earlier one of the same turn: nothing was run a second time.
     """
     words, is_error = _RESULT[state]
+    if unasked and state in _UNASKED:
+        words = _UNASKED[state]
     if state is State.PREPARED and held_for in _HELD_RESULT:
         # With the preview, so that the model can tell the user what is going to happen.
         words, is_error = f"{_HELD_RESULT[held_for]}: {title}", False

@@ -12,6 +12,8 @@ from pydantic import BaseModel
 import turnsaga
 from turnsaga import names
 from turnsaga.ledger import State
+from turnsaga.outcomes import Answer
+from turnsaga.settle import OnUnknown
 from turnsaga.tools import Call, Committed, EffectTool, JsonObject, Keyed, Tools, Undone
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,6 +74,19 @@ def test_table_of_settings_is_current() -> None:
 
     assert script.current(text) == text, "run make diagrams"
     assert all(what for _, _, what in script.settings().values()), "each setting says what it is"
+
+
+def test_tables_of_outcomes_are_current() -> None:
+    spec = spec_from_file_location("outcome_table", ROOT / "docs" / "_tools" / "outcome_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    text = (ROOT / "docs" / "outcomes.md").read_text(encoding="utf-8")
+
+    assert script.current(text) == text, "run make diagrams"
+    assert all(f"| `{answer}` |" in text for answer in Answer)
+    assert all(f'| `"{word}"` |' in text for word in OnUnknown)
 
 
 def test_public_face_is_complete_and_sorted() -> None:

@@ -15,6 +15,7 @@ from turnsaga.models import CallRef, StepRef
 from turnsaga.store import NewCall, NewReply, NewTurn, SqlStore
 from turnsaga.testing import FakeSystem
 from turnsaga.tool_activities._commits import CommitAttempts
+from turnsaga.tool_activities._stragglers import Stragglers
 from turnsaga.tools import Call, Committed, JsonObject, Keyed, Limits, Once
 
 
@@ -201,7 +202,7 @@ async def test_attempt_that_was_held_up_past_its_time_to_send_sends_nothing(tmp_
         step, NewReply(text="", finish="stop", input_tokens=0, output_tokens=0, calls=(asked,))
     )
     ref = CallRef(tenant=turn.tenant, turn=turn.turn, step=1, index=0)
-    outcome = await ActivityEnvironment().run(CommitAttempts(store).run, tool, ref)
+    outcome = await ActivityEnvironment().run(CommitAttempts(store, Stragglers()).run, tool, ref)
     await store.close()
 
     assert system.calls == []

@@ -9,6 +9,9 @@ from tests.stack import WHO, SandboxProcess, Turns, call, eventually, reply, tur
 from tests.workflows.steps import THINKING, all_are, charge, invoice, record_name, truth_of
 from turnsaga.errors import ChangedSince, NotApplied, UndoRefused
 from turnsaga.ledger import State, TurnState
+from turnsaga.models import Principal
+from turnsaga.recovery import RecoveryActivities
+from turnsaga.store import Started
 from turnsaga.testing import FakeSystem
 from turnsaga.tools import Call, JsonObject, Once, Undone
 
@@ -252,3 +255,47 @@ async def test_model_that_is_down_fails_the_turn_and_what_it_did_is_undone(
     assert "it answered 400" in (view.reason or "")
     assert await turns.states(started) == {f"charge_card {name}": "compensated"}
     await turns.must_agree(await truth_of(sandbox), started)
+
+
+async def test_undo_that_halts_has_those_before_it_wait_for_a_person(client: Client, tmp_path: Path) -> None:
+    system = FakeSystem()
+    refuses = [""]
+    system.before = lambda phase, made: (
+        UndoRefused("the vault is closed") if phase == "undo" and made.effect == refuses[0] else None
+    )
+    tools = [system.tool("note_down"), system.tool("note_safe", on_undo_failure="halt")]
+    async with turns_over(client, tmp_path, tools) as turns:
+        started = await turns.start(
+            reply(call("note_down", identity="A")),
+            reply(call("note_safe", identity="B")),
+            reply(call("note_down", identity="C")),
+            THINKING,
+        )
+        await all_are(turns, started, ["committed"] * 3)
+        refuses[0] = (await turns.effects(started))["note_safe B"].effect
+        await turns.turns.abort(WHO, started.ref.turn)
+        view = await turns.settled(started)
+        waiting = await turns.states(started)
+        await turns.must_agree(system.truth(), started)
+        await turns.turns.resolve(
+            Principal(tenant=WHO.tenant, user="ops"), refuses[0], word="stands", note="kept"
+        )
+        sweeper = RecoveryActivities(turns.store, client, task_queue=turns.task_queue, adopt=True)
+        await sweeper.sweep()
+        await turns.reaches(started, "compensated", "note_down")
+        await eventually(lambda: _is_compensated(turns, started, "note_down A"))
+        states = await turns.states(started)
+        await turns.must_agree(system.truth(), started)
+
+    assert view.state is TurnState.ABORTED
+    assert waiting == {
+        "note_down A": "committed",
+        "note_safe B": "compensation_failed",
+        "note_down C": "compensated",
+    }
+    assert "waits for a person" in view.effects[0].summary
+    assert states == {"note_down A": "compensated", "note_safe B": "standing", "note_down C": "compensated"}
+
+
+async def _is_compensated(turns: Turns, started: Started, name: str) -> bool:
+    return (await turns.states(started))[name] == "compensated"

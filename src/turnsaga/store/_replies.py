@@ -350,6 +350,7 @@ def _call_result(
         return effect_result(
             effect.state,
             held_for=effect.held_for,
+            unasked=effect.commit_order is None,
             result=_text(load(effect.result)) if effect.result is not None else None,
             error=effect.error,
             repeated=repeated,

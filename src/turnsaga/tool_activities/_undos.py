@@ -131,8 +131,17 @@ class UndoAttempts:
             if not await _reads_back(tool, request, receipt, call):
                 return UndoOutcome(error="its undo was answered, and reading back shows it still there")
         except StillGoing as going:
+
+            async def report(ended: "asyncio.Task[Any]") -> None:
+                late: object = None if ended.exception() else ended.result()
+                if isinstance(late, Undone) and late.evidence:
+                    # Whoever sent it: what was undone is gone.
+                    await self._recorded(row, UndoOutcome(undone=True, evidence=late.evidence))
+
             self._stragglers.follow(
-                going.task, keep_open=lambda ahead: self._store.keep_undo_open(row.ref, ahead)
+                going.task,
+                keep_open=lambda ahead: self._store.keep_undo_open(row.ref, ahead),
+                report=report,
             )
             return None
         except UndoRefused as error:
