@@ -3,6 +3,8 @@
 PYTHON ?= python3
 PIP := 26.3
 BIN := .venv/bin
+# Most tests wait for servers. Each process has servers of its own, so files stay whole.
+PROCESSES ?= 2
 # Written last, so that an interrupted set-up is done again.
 INSTALLED := .venv/installed
 
@@ -25,7 +27,7 @@ dev: $(INSTALLED)
 	@$(BIN)/python -m workers dev
 
 test: lint
-	$(BIN)/python -m pytest -q $(FIRST) $(sort $(REST))
+	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile $(FIRST) $(sort $(REST))
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check
