@@ -98,6 +98,19 @@ async def test_budget_that_is_spent_ends_with_a_look_and_not_with_a_guess(ledger
     assert fourth.row.state is State.COMPENSATION_FAILED
 
 
+async def test_undo_that_the_system_is_still_at_uses_up_no_budget(ledger: Ledger) -> None:
+    """Two sends are allowed."""
+    effect = await lost_undo(ledger)
+    for _ in range(5):
+        claim = await ledger.store.claim_undo(effect)
+        assert claim.sends
+        await ledger.store.record_undo(effect, claim.row.token, UndoOutcome(running=True))
+    last = await ledger.store.claim_undo(effect)
+    recorded = await ledger.store.record_undo(effect, last.row.token, UNDONE)
+
+    assert recorded.row.state is State.COMPENSATED
+
+
 async def test_call_that_can_t_be_stopped_keeps_its_undo_in_doubt(ledger: Ledger) -> None:
     effect = await lost_undo(ledger, **READABLE)
     ledger.clock.pass_(60)

@@ -110,10 +110,6 @@ async def test_turn_that_is_stopped_and_then_terminated_while_it_settles_is_reco
     assert await happened(sandbox, story) == once_and_undone(story)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="each 409 uses up a send of the undo's budget, and the refund's own answer is then dropped",
-)
 async def test_refund_that_the_vendor_is_still_at_is_waited_for_by_the_recovery(
     turns: Turns, sandbox: SandboxProcess
 ) -> None:

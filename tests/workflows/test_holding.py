@@ -392,3 +392,25 @@ async def test_turns_of_one_conversation_wait_for_each_other_or_take_each_other_
     assert one.reason == "the user's next message took its place"
     assert await charges(sandbox, second_name) == 1
     await turns.must_agree(await truth_of(sandbox), first, second, fourth)
+
+
+async def test_key_of_a_held_effect_outlives_a_change_of_its_rule(
+    turns: Turns, sandbox: SandboxProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A3.1, A3.6: it is stored before anything is sent, and read again, never made again."""
+    name = invoice()
+    started = await turns.start(
+        reply(charge(name)), say(*["thinking "] * 10, delay_ms=50), policies={"charge_card": "turn_end"}
+    )
+    before = await held(turns, started, "charge_card", "turn_end")
+
+    def newer(**_: object) -> str:
+        return "ts2_other"
+
+    monkeypatch.setattr("turnsaga.tool_activities._drafts.effect_key", newer)
+    view = await turns.settled(started)
+    [true] = [each for each in (await sandbox.truth())["effects"] if each["identity"] == name]
+
+    assert [effect.key for effect in view.effects] == [before.key]
+    assert before.key.startswith("ts1_")
+    assert (true["keys"], true["applied"]) == ([before.key], 1)

@@ -10,11 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from temporalio.client import Client
 
 from activities.deployment import deployment_tools
 from tests.stack import WHO, SandboxProcess, Turns, call, eventually, reply, say, turns_over
-from tests.workflows.steps import THINKING, charge, invoice, truth_of
+from tests.workflows.steps import THINKING, charge, invoice, record_name, truth_of
 from turnsaga.ledger import State, TurnState
 from turnsaga.recovery import RecoveryActivities
 from turnsaga.store import Started
@@ -81,7 +82,7 @@ async def kinds(turns: Turns, started: Started) -> list[str]:
 
 
 async def test_blocking_call_is_waited_for_and_undone(client: Client, tmp_path: Path) -> None:
-    """A plain function that sleeps before it sends; decided is nothing until it has ended."""
+    """A1.2: a plain function that sleeps before it sends; nothing is decided until it has ended."""
     blocking = Blocking()
     tool = blocking.tool("block", limits=Limits())
     async with stopped(client, tmp_path, blocking, tool) as (turns, started):
@@ -207,6 +208,27 @@ async def test_undo_that_outlives_its_limit_is_never_sent_twice(client: Client, 
     assert meanwhile == {"block A": "compensating"}
     assert states == {"block A": "compensated"}
     assert [phase for phase, _, _ in blocking.system.calls] == ["undo"]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_create_in_flight_at_abort_is_undone_whether_its_answer_comes_or_not(
+    turns: Turns, sandbox: SandboxProcess, *, answered: bool
+) -> None:
+    """A1.1: the CRM applies at 0.2 s and answers at 1.5 s, or cuts the connection then; abort at 0.5 s."""
+    record = record_name()
+    knobs = {"apply_after_ms": 200, "latency_ms": 1500, "drop_response": 0 if answered else 1}
+    await sandbox.knobs("crm", **knobs, only={"op": "apply"})
+    started = await turns.start(reply(call("create_record", kind="ticket", id=record)), THINKING)
+    await turns.reaches(started, "committing", "create_record")
+    await asyncio.sleep(0.5)
+    await turns.turns.abort(WHO, started.ref.turn)
+    await turns.settled(started)
+    seen = await kinds(turns, started)
+
+    assert await turns.states(started) == {f"create_record ticket/{record}": "compensated"}
+    assert ("tool_unknown" in seen) is not answered
+    assert "tool_failed" not in seen
+    await turns.must_agree(await truth_of(sandbox), started)
 
 
 # ---------------------------------------------------------------- the hanging commit

@@ -1,6 +1,7 @@
 """What becomes of undos that fail, get lost or come too late."""
 
 import itertools
+from datetime import timedelta
 from pathlib import Path
 
 from temporalio.client import Client
@@ -13,7 +14,7 @@ from turnsaga.models import Principal
 from turnsaga.recovery import RecoveryActivities
 from turnsaga.store import Started
 from turnsaga.testing import FakeSystem
-from turnsaga.tools import Call, JsonObject, Once, Undone
+from turnsaga.tools import Call, JsonObject, Limits, Once, Undone
 
 
 async def test_lost_answer_at_abort_is_asked_about_and_then_undone(
@@ -179,6 +180,7 @@ async def test_what_somebody_changed_since_stands_and_says_so(turns: Turns, sand
 
 
 async def test_record_that_is_gone_already_counts_as_undone(turns: Turns, sandbox: SandboxProcess) -> None:
+    """A4.5: somebody deleted it before; the refund that comes next is made all the same."""
     record, name = record_name(), invoice()
     started = await turns.start(
         reply(charge(name)), reply(call("create_record", kind="ticket", id=record)), THINKING
@@ -191,6 +193,29 @@ async def test_record_that_is_gone_already_counts_as_undone(turns: Turns, sandbo
 
     assert set((await turns.states(started)).values()) == {"compensated"}
     await turns.must_agree(await truth_of(sandbox), started)
+
+
+async def test_undo_that_works_at_its_fourth_attempt_comes_before_those_before_it(
+    client: Client, tmp_path: Path
+) -> None:
+    """A4.2: strict reverse order, so the other one waits for it, within its bounds."""
+    system, attempts = FakeSystem(), itertools.count(1)
+    late = [""]
+    system.before = lambda phase, made: (
+        NotApplied("busy") if phase == "undo" and made.effect == late[0] and next(attempts) <= 3 else None
+    )
+    limits = Limits(undo_sends=5, undo_total=timedelta(seconds=30))
+    async with turns_over(client, tmp_path, [system.tool("note_down", limits=limits)]) as turns:
+        started = await turns.start(*(reply(call("note_down", identity=name)) for name in "AB"), THINKING)
+        await all_are(turns, started, ["committed"] * 2)
+        late[0] = (await turns.effects(started))["note_down B"].effect
+        await turns.turns.abort(WHO, started.ref.turn)
+        await turns.settled(started)
+        states = await turns.states(started)
+        await turns.must_agree(system.truth(), started)
+
+    assert [identity for phase, _, identity in system.calls if phase == "undo"] == ["B"] * 4 + ["A"]
+    assert set(states.values()) == {"compensated"}
 
 
 async def test_unkeyed_undo_without_an_answer_is_never_sent_twice(client: Client, tmp_path: Path) -> None:

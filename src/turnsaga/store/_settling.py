@@ -31,13 +31,14 @@ __all__ = ["UndoOutcome", "UndoRecorded", "next_steps", "owned_steps", "record_u
 class UndoOutcome:
     """What an attempt to undo learned.
 
-    ``undone``; ``overtaken`` by somebody's change; ``again``, proved not done and worth another try; or
-    none of them, refused for good.
+    ``undone``; ``overtaken`` by somebody's change; ``again``, proved not done and worth another try;
+    ``running``, the system says that it is still at it; or none of them, refused for good.
     """
 
     undone: bool = False
     overtaken: bool = False
     again: bool = False
+    running: bool = False
     evidence: Mapping[str, Any] | None = None
     error: str | None = None
 
@@ -176,6 +177,9 @@ def record_undo(
             error=outcome.error,
         )
         return UndoRecorded(noted, None)
+    if outcome.running:
+        # Asked again as long as the undo's time lasts, whatever its budget of sends.
+        return UndoRecorded(unit.amend(row, token=row.token + 1, max_undo_sends=row.max_undo_sends + 1), None)
     if outcome.undone:
         evidence = dump_outcome(outcome.evidence or {})
         row = unit.move(row, Event.UNDO_CONFIRMED, evidence=evidence, error=None)

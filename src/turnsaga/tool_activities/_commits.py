@@ -35,7 +35,15 @@ from turnsaga.store import (
     load_object,
     plan_row,
 )
-from turnsaga.tool_activities._common import EXPECTED, INSIST, call_before, call_for, now, speak_of
+from turnsaga.tool_activities._common import (
+    EXPECTED,
+    INSIST,
+    STILL_RUNNING,
+    call_before,
+    call_for,
+    now,
+    speak_of,
+)
 from turnsaga.tool_activities._drafts import draft, parse_call, refreshed
 from turnsaga.tool_activities._stragglers import AHEAD, Stragglers
 from turnsaga.tools import CommitPolicy, Committed, EffectTool, Policy, parse_arguments
@@ -45,7 +53,6 @@ __all__ = ["CommitAttempts"]
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 T = TypeVar("T")
 _POLL_S: Final = 0.1
-_STILL_RUNNING: Final = timedelta(seconds=1)
 
 
 class CommitAttempts:
@@ -163,7 +170,7 @@ class CommitAttempts:
                 f"{row.summary}: no answer that proves anything; it is sent again under its key",
                 type=OUTCOME_UNKNOWN,
                 category=EXPECTED,
-                next_retry_delay=_STILL_RUNNING if outcome.running else None,
+                next_retry_delay=STILL_RUNNING if outcome.running else None,
             )
         return CallOutcome(effect=brief(stored))
 

@@ -11,13 +11,27 @@ from turnsaga.models import CallRef
 from turnsaga.store import EffectRow
 from turnsaga.tools import Call
 
-__all__ = ["EXPECTED", "INSIST", "MARGIN", "call_before", "call_for", "ms", "now", "speak_of", "until"]
+__all__ = [
+    "EXPECTED",
+    "INSIST",
+    "MARGIN",
+    "STILL_RUNNING",
+    "call_before",
+    "call_for",
+    "ms",
+    "now",
+    "speak_of",
+    "until",
+]
 
 MARGIN: Final = timedelta(seconds=10)
 """What an attempt gets beside its call, for the ledger."""
 
 INSIST: Final = timedelta(seconds=60)
 """How long an outcome is tried to be written while the ledger is away: it is known nowhere else."""
+
+STILL_RUNNING: Final = timedelta(seconds=1)
+"""After how long a system is asked again that says that it is still at it."""
 
 EXPECTED: Final = ApplicationErrorCategory.BENIGN
 """The category of errors that the protocol foresees: no alarm in logs and metrics."""

@@ -8,7 +8,15 @@ import structlog
 from temporalio.exceptions import ApplicationError
 
 from turnsaga.attempts import StillGoing, started, untorn
-from turnsaga.errors import OUTCOME_UNKNOWN, ChangedSince, NotApplied, StoreUnavailable, UndoRefused
+from turnsaga.errors import (
+    OUTCOME_UNKNOWN,
+    ChangedSince,
+    NotApplied,
+    StillRunning,
+    StoreUnavailable,
+    ToolOutcome,
+    UndoRefused,
+)
 from turnsaga.models import CallOutcome, EffectRef
 from turnsaga.store import (
     EffectRow,
@@ -19,7 +27,7 @@ from turnsaga.store import (
     brief,
     load_object,
 )
-from turnsaga.tool_activities._common import EXPECTED, INSIST, call_for, now, speak_of, until
+from turnsaga.tool_activities._common import EXPECTED, INSIST, STILL_RUNNING, call_for, now, speak_of, until
 from turnsaga.tool_activities._stragglers import Stragglers
 from turnsaga.tools import Call, EffectTool, JsonObject, Undone
 
@@ -67,6 +75,13 @@ class UndoAttempts:
     async def _written(self, row: EffectRow, outcome: UndoOutcome) -> CallOutcome:
         stored = await self._recorded(row, outcome)
         _log.info("undo.recorded", state=stored.row.state.value)
+        if outcome.running:
+            raise ApplicationError(
+                f"{row.summary}: its undo is still under way; it is asked again",
+                type=OUTCOME_UNKNOWN,
+                category=EXPECTED,
+                next_retry_delay=STILL_RUNNING,
+            )
         if outcome.again:
             raise ApplicationError(
                 f"{row.summary}: not undone yet ({outcome.error})", type="UndoNotApplied", category=EXPECTED
@@ -144,16 +159,28 @@ class UndoAttempts:
                 report=report,
             )
             return None
-        except UndoRefused as error:
-            return UndoOutcome(error=error.reason)
-        except ChangedSince as error:
-            return UndoOutcome(overtaken=True, error=error.reason)
-        except NotApplied as error:
-            return UndoOutcome(again=True, error=error.reason)
+        except ToolOutcome as error:
+            return _said(error)
         except Exception as error:  # noqa: BLE001  # a tool's own code may raise anything
             _log.warning("undo.no_answer", error_type=type(error).__name__)
             return None
         return UndoOutcome(undone=True, evidence=done.evidence)
+
+
+def _said(error: ToolOutcome) -> UndoOutcome | None:
+    """Return what a tool's undo said by raising; None if that proves nothing."""
+    match error:
+        case UndoRefused():
+            return UndoOutcome(error=error.reason)
+        case ChangedSince():
+            return UndoOutcome(overtaken=True, error=error.reason)
+        case NotApplied():
+            return UndoOutcome(again=True, error=error.reason)
+        case StillRunning():
+            return UndoOutcome(running=True)
+        case _:
+            _log.warning("undo.no_answer", error_type=type(error).__name__)
+            return None
 
 
 async def _reads_back(tool: EffectTool[Any], request: JsonObject, receipt: JsonObject, call: Call) -> bool:
