@@ -11,6 +11,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from activities.deployment import deployment_tools
 from tests.cli.conftest import Deployed
+from tests.oracle import must_be_whole, truth_of
 from tests.stack import (
     SEARCH_ATTRIBUTES,
     TEMPORAL,
@@ -24,7 +25,6 @@ from tests.stack import (
 from turnsaga.ledger import TurnState
 from turnsaga.recovery import RecoveryActivities, engine_of
 from turnsaga.store import EngineName, SqlStore
-from turnsaga.testing import Truth
 
 _ids = itertools.count(1)
 THINKING = say(*["thinking "] * 400, delay_ms=50)
@@ -84,9 +84,8 @@ async def test_adopted_temporal_settles_the_turns_of_the_one_that_is_gone(
         kept = await new.store.engine()
         [adopted] = await there.lines("adopt", "--yes")
         [report] = await there.lines("sweep")
-        view = await new.settled(started)
-        truth = Truth.model_validate(await sandbox.truth())
-        await new.must_agree(truth, started)
+        view = await must_be_whole(new, sandbox, started)
+        truth = await truth_of(sandbox)
 
     assert (same, refused.count("already, the one that is configured")) == (1, 1)
     assert stopped == 1
