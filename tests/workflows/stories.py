@@ -101,6 +101,12 @@ async def happened(sandbox: SandboxProcess, story: Halfway) -> dict[str, tuple[i
     return {true.identity: (true.applied, true.undone) for true in found if true.identity in story.identities}
 
 
+async def sends(sandbox: SandboxProcess, identity: str) -> int:
+    """Return how often the vendors were asked to apply this, under whatever key."""
+    calls = (await sandbox.truth())["calls"]
+    return sum((each["op"], each["identity"]) == ("apply", identity) for each in calls)
+
+
 def once_and_undone(story: Halfway) -> dict[str, tuple[int, int]]:
     """Return what must have happened of a turn that was settled."""
     return {

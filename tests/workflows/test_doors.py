@@ -19,6 +19,7 @@ from tests.workflows.stories import (
     once_and_undone,
     order_of_undo,
     reset_before,
+    sends,
     swept,
     text_of,
     undoing,
@@ -176,6 +177,7 @@ async def test_turn_that_is_reset_to_before_its_charge_charges_once_and_goes_on(
         f"charge_card {second}": "committed",
     }
     assert [await charges(sandbox, each) for each in (name, second)] == [1, 1]
+    assert await sends(sandbox, name) == 1, "what the ledger knows isn't sent again"
     assert latest == run
     assert await closed(turns, started) is WorkflowExecutionStatus.COMPLETED
 
