@@ -136,7 +136,7 @@ async def test_refund_that_the_vendor_is_still_at_is_waited_for_by_the_recovery(
 async def test_turn_whose_run_is_timed_out_by_temporal_is_recovered(
     turns: Turns, sandbox: SandboxProcess, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    limits: dict[str, Any] = {limit: timedelta(seconds=6)}
+    limits: dict[str, Any] = {limit: timedelta(seconds=8)}
 
     async def limited(started: Started) -> None:
         start = TurnStart(tenant=started.ref.tenant, turn=started.ref.turn, conversation=started.conversation)
@@ -146,7 +146,7 @@ async def test_turn_whose_run_is_timed_out_by_temporal_is_recovered(
 
     with monkeypatch.context() as starting:
         starting.setattr(turns.turns, "_start_workflow", limited)
-        story = await begin(turns, sandbox, answers_after_ms=9000)
+        story = await begin(turns, sandbox, answers_after_ms=12_000)
     await on_the_wire(turns, sandbox, story)
     status = await closed(turns, story.started)
     await swept(turns)
