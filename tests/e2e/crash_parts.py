@@ -11,7 +11,8 @@ from turnsaga.testing import disorder
 
 __all__ = ["AtTheKill", "Ended", "Open", "begin", "judge"]
 
-ANSWERS_AFTER_MS: Final = 4000
+# One after the other is tried: a machine that is busy may need longer than a vendor takes to answer.
+_ANSWERS_AFTER_MS: Final = (4000, 12_000, 36_000)
 TOOLS: Final = ("charge_card", "create_record", "post_message")
 _THINKING: Final = say("thinking", delay_ms=300_000)
 
@@ -52,11 +53,19 @@ class AtTheKill:
 
 async def begin(stack: Stack, name: str) -> AtTheKill:
     """Bring turns to their stages: commits and undos are on the wire and unanswered when this returns."""
+    for answers_after_ms in _ANSWERS_AFTER_MS:
+        under_way = await _begun(stack, f"{name}-{answers_after_ms}", answers_after_ms)
+        if under_way is not None:
+            return under_way
+    raise AssertionError("answers came before the kill, however late they were")
+
+
+async def _begun(stack: Stack, name: str, answers_after_ms: int) -> AtTheKill | None:
     await stack.sandbox.delete("/_control")
     undone = await _two_committed(stack, name)
     asked = [await _asked(stack, f"{name}-{word}", stopped=word == "no") for word in ("yes", "no")]
     for system in ("pay", "crm", "hook"):
-        await stack.knobs(system, latency_ms=ANSWERS_AFTER_MS)
+        await stack.knobs(system, latency_ms=answers_after_ms)
     committing = [
         await _committing(stack, f"{name}-{'stopped' if stopped else 'goes-on'}", tool, stopped=stopped)
         for stopped in (False, True)
@@ -64,13 +73,15 @@ async def begin(stack: Stack, name: str) -> AtTheKill:
     ]
     await _stop(stack, undone)
     on_the_wire = {(turn.identities[-1], "apply") for turn in committing} | {(undone.identities[-1], "undo")}
-    await eventually(lambda: _unanswered(stack, on_the_wire), what="every request on the wire")
+    await eventually(lambda: _arrived(stack, on_the_wire), within=60, what="every request at its vendor")
     turns = [*committing, *asked, undone]
     for turn in turns:
         if turn.stopped and turn is not undone:
             await _stop(stack, turn)
-    assert await _unanswered(stack, on_the_wire), "answers came before the kill"
-    return AtTheKill(turns, (await stack.view(asked[0].turn))["effects"][0])
+    held = (await stack.view(asked[0].turn))["effects"][0]
+    if not await _arrived(stack, on_the_wire, unanswered=True):
+        return None
+    return AtTheKill(turns, held)
 
 
 async def judge(stack: Stack, turn: Open, *, since: float) -> Ended:
@@ -135,6 +146,8 @@ async def _stop(stack: Stack, turn: Open) -> None:
     assert answer.status_code == 202, answer.text
 
 
-async def _unanswered(stack: Stack, wanted: set[tuple[str, str]]) -> bool:
+async def _arrived(stack: Stack, wanted: set[tuple[str, str]], *, unanswered: bool = False) -> bool:
     calls = (await stack.sandbox.get("/_truth")).json()["calls"]
-    return wanted <= {(each["identity"], each["op"]) for each in calls if not each["answered"]}
+    return wanted <= {
+        (each["identity"], each["op"]) for each in calls if not (unanswered and each["answered"])
+    }
