@@ -9,7 +9,6 @@ __all__ = [
     "CELLS",
     "KINDS",
     "NEEDS_A_PERSON",
-    "NOT_ASKED_YET",
     "SAYS",
     "UNDOING",
     "Cell",
@@ -159,12 +158,6 @@ _STOPPED: Final[Mapping[int, str]] = {
     13: "compensated compensated compensated         compensated         -       ",
 }
 
-# An undo that isn't keyed is given up once its answer is lost, although its system could be asked. When it
-# is asked, this goes, and the table above is right as it stands.
-NOT_ASKED_YET: Final[Mapping[tuple[int, str], str]] = dict.fromkeys(
-    ((point, _TICKET.name) for point in (9, 10, 11, 12)), "compensation_failed"
-)
-
 NEEDS_A_PERSON: Final = frozenset({"unknown", "compensation_failed"})
 """Ends that a person has to look at."""
 
@@ -181,6 +174,11 @@ class Cell:
     @property
     def name(self) -> str:
         return f"{self.kind.name}-{'stopped' if self.stopped else 'goes-on'}.at{int(self.point)}"
+
+    @property
+    def key(self) -> tuple[int, str, bool]:
+        """What tells it from the others, in a report too."""
+        return int(self.point), self.kind.name, self.stopped
 
     @property
     def earlier(self) -> str | None:
@@ -209,8 +207,7 @@ def _cells() -> Iterator[Cell]:
         for number, row in table.items():
             for kind, outcome in zip(KINDS, row.split(), strict=True):
                 if outcome != "-":
-                    yet = NOT_ASKED_YET.get((number, kind.name), outcome)
-                    yield Cell(Point(number), kind, stopped, yet)
+                    yield Cell(Point(number), kind, stopped, outcome)
 
 
 CELLS: Final = tuple(_cells())

@@ -65,7 +65,8 @@ class Judged:
     seconds: float
 
     @property
-    def cell(self) -> tuple[int, str, bool]:
+    def key(self) -> tuple[int, str, bool]:
+        """Its cell's key."""
         return self.point, self.kind, self.stopped
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.e2e.crash_cells import KINDS, NEEDS_A_PERSON, NOT_ASKED_YET, SAYS
+from tests.e2e.crash_cells import KINDS, NEEDS_A_PERSON, SAYS
 from tests.stack import REPOSITORY
 
 __all__ = ["write_tables"]
@@ -52,11 +52,8 @@ def _workers(lines: Sequence[Line]) -> str:
         "told out of order": sum(bool(line["disorder"]) for line in lines),
         "before a turn that then didn't run": sum(line["next_turn"] != "completed" for line in lines),
     }
-    unasked = {kind for _, kind in NOT_ASKED_YET}
     able = [
-        kind.name
-        for kind in KINDS
-        if (kind.keyed or kind.asked) and (kind.undo_keyed or kind.undo_asked) and kind.name not in unasked
+        kind.name for kind in KINDS if (kind.keyed or kind.asked) and (kind.undo_keyed or kind.undo_asked)
     ]
     mine = [line for line in lines if line["kind"] in able]
     return "\n".join(

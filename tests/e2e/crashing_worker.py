@@ -32,6 +32,7 @@ from turnsaga.store import (
     NewEffect,
     Refreshed,
     SqlStore,
+    UndoClaim,
     UndoOutcome,
     UndoRecorded,
     Verdict,
@@ -88,12 +89,12 @@ class FreezingStore(SqlStore):
         await self._reached(Point.AFTER_OUTCOME, row.identity)
         return row
 
-    async def claim_undo(self, ref: EffectRef) -> tuple[EffectRow, bool]:
+    async def claim_undo(self, ref: EffectRef) -> UndoClaim:
         await self._reached(Point.BETWEEN_UNDOS, (await self.load_effect(ref)).identity)
-        row, may_send = await super().claim_undo(ref)
-        if may_send:
-            await self._reached(Point.AFTER_UNDO_CLAIM, row.identity)
-        return row, may_send
+        claim = await super().claim_undo(ref)
+        if claim.sends:
+            await self._reached(Point.AFTER_UNDO_CLAIM, claim.row.identity)
+        return claim
 
     async def record_undo(self, ref: EffectRef, token: int, outcome: UndoOutcome) -> UndoRecorded:
         await self._reached(Point.UNDO_ANSWERED, (await self.load_effect(ref)).identity)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from temporalio.client import Client
 
-from tests.e2e.crash_cells import CELLS, NEEDS_A_PERSON, NOT_ASKED_YET, Cell
+from tests.e2e.crash_cells import CELLS, NEEDS_A_PERSON, Cell
 from tests.e2e.crash_judging import CRASHES, Judged
 from tests.e2e.crash_rounds import ROUNDS, run_round
 
@@ -24,17 +24,16 @@ async def matrix(client: Client, tmp_path_factory: pytest.TempPathFactory) -> li
 
 @pytest.mark.timeout(300 * CRASHES)
 def test_each_cell_was_killed_at_its_point_and_judged(matrix: list[Judged]) -> None:
-    cells = {(int(cell.point), cell.kind.name, cell.stopped) for cell in CELLS}
-
     assert len(matrix) == len(CELLS) * CRASHES
-    assert {each.cell for each in matrix} == cells
+    assert {each.key for each in matrix} == {cell.key for cell in CELLS}
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
 def test_turn_whose_worker_was_killed_ends_right(matrix: list[Judged], cell: Cell) -> None:
     """Nothing twice, nothing lost, nothing kept quiet, and no person where the system can tell."""
-    found = [each for each in matrix if each.cell == (int(cell.point), cell.kind.name, cell.stopped)]
-    for each in found:
+    for each in matrix:
+        if each.key != cell.key:
+            continue
         assert (each.duplicates, each.lost, each.silent, each.disorder) == (0, (), (), ()), each
         assert each.outcome == cell.outcome
         assert each.turn == ("aborted" if cell.stopped else "completed")
@@ -43,11 +42,9 @@ def test_turn_whose_worker_was_killed_ends_right(matrix: list[Judged], cell: Cel
         assert each.next_turn == "completed"
 
 
-def test_nobody_is_needed_where_the_system_can_tell() -> None:
-    needed = {
-        (int(cell.point), cell.kind.name)
-        for cell in CELLS
-        if cell.needs_nobody and cell.outcome in NEEDS_A_PERSON
-    }
+def test_nobody_is_needed_where_the_system_can_tell(matrix: list[Judged]) -> None:
+    able = {cell.key for cell in CELLS if cell.needs_nobody}
+    needed = {each.key for each in matrix if each.person}
 
-    assert needed == set(NOT_ASKED_YET)
+    assert len(able) > len(CELLS) / 2
+    assert needed & able == set()
