@@ -1,5 +1,6 @@
 """``send_invoice_email``: real SMTP. What was sent can't be called back."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -66,7 +67,8 @@ class Mail:
             commit=self.send,
             irreversible_because="a mail that was sent can't be called back",
             identity=lambda arguments: arguments.invoice,
-            limits=Limits(landing_window=timedelta(seconds=60)),
+            # Relays take their time to greet and to look at an address.
+            limits=Limits(send_by=timedelta(seconds=20), landing_window=timedelta(seconds=60)),
         )
 
     async def prepare(self, arguments: SendInvoiceEmail, call: Call) -> Prepared:
@@ -91,9 +93,11 @@ class Mail:
             hostname=self._host, port=self._port, timeout=call.remaining.total_seconds(), use_tls=False
         )
         try:
-            await smtp.connect()
-            await smtp.mail(request["from"])
-            await smtp.rcpt(request["to"])
+            # Past its time to send, others may already have judged that the mail can't go out any more.
+            async with asyncio.timeout(call.send_within.total_seconds()):
+                await smtp.connect()
+                await smtp.mail(request["from"])
+                await smtp.rcpt(request["to"])
         except (aiosmtplib.SMTPException, OSError) as error:
             smtp.close()
             raise NotApplied(f"the relay didn't take the mail ({_code(error)})") from None

@@ -4,6 +4,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Final
 
+import httpx
 import stripe
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -65,7 +66,8 @@ class Payments:
     """PAY's side-effecting calls."""
 
     def __init__(self, url: str, key: str) -> None:
-        self._http = stripe.HTTPXClient(timeout=30)
+        # Shorter for a connection than send_by: a charge mustn't leave once others count on it not to.
+        self._http = stripe.HTTPXClient(timeout=httpx.Timeout(30, connect=4, pool=4))
         self._client = stripe.StripeClient(
             key,
             base_addresses={"api": url},

@@ -48,7 +48,7 @@ class OnUnknown(StrEnum):
 class Row:
     """What the plan needs to know of one effect.
 
-    ``order`` is its place among the turn's commits, ``owned`` says that it is shown as open to somebody
+    ``seq`` is its place among what the turn prepared, ``order`` that among its commits, ``owned`` says that it is shown as open to somebody
     who follows it. ``wire_until`` is the instant from which on no request of this effect can land any
     more, or None if none was sent or every one was answered; ``key_until`` the instant up to which a
     keyed request may be sent again. ``sends_left`` is what is left of the budget. ``halts`` says that those
@@ -57,6 +57,7 @@ class Row:
 
     effect: str
     state: State
+    seq: int = 0
     order: int | None = None
     owned: bool = False
     reversible: bool = True
@@ -151,7 +152,7 @@ def plan(rows: Sequence[Row], *, now: datetime) -> Plan:
         return Plan(asked, settled=False)
     # What may have been done comes first: it was done last, if it was.
     if doubtful:
-        return Plan((_undo(doubtful[-1], now),), settled=False)
+        return Plan((_undo(max(doubtful, key=lambda row: row.seq), now),), settled=False)
     waiting = halted(rows)
     undoable = [row for row in rows if row.state in UNDOABLE and row.effect not in waiting]
     if undoable:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnsaga.ledger import CLOSED, IN_DOUBT, UNDOABLE, State
-from turnsaga.settle import Action, Plan, Row, plan
+from turnsaga.settle import Action, OnUnknown, Plan, Row, halted, plan
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 A_SECOND = timedelta(seconds=1)
@@ -26,11 +26,14 @@ def ledgers(draw: st.DrawFn) -> tuple[Row, ...]:
         Row(
             effect=f"e{number}",
             state=state,
+            seq=number,
             order=order if state in UNDOABLE or draw(st.booleans()) else None,
             owned=state is State.COMPENSATION_FAILED or (state in IN_DOUBT and draw(st.booleans())),
             reversible=draw(st.booleans()),
             keyed=draw(st.booleans()),
             can_look_up=draw(st.booleans()),
+            on_unknown=draw(st.sampled_from(OnUnknown)),
+            halts=draw(st.booleans()),
             key_dies_with_undo=draw(st.booleans()),
             undo_given_up=draw(st.booleans()),
             wire_until=draw(when),
@@ -55,7 +58,8 @@ def test_no_undo_of_any_kind_is_planned_beside_doubt(rows: tuple[Row, ...]) -> N
     undoing = {Action.UNDO, Action.GIVE_UP_UNDO, Action.LEAVE_STANDING, Action.WAIT}
 
     if undoing & set(actions(plan(rows, now=NOW))):
-        assert in_doubt_and_nobodys(rows) == []
+        assert all(row.on_unknown is OnUnknown.COMPENSATE for row in in_doubt_and_nobodys(rows))
+        assert not any(row.state is State.ACCEPTED for row in in_doubt_and_nobodys(rows))
         assert not any(row.state is State.PREPARED for row in rows)
 
 
@@ -69,9 +73,33 @@ def test_only_the_latest_commit_is_undone_next(rows: tuple[Row, ...]) -> None:
         if step.action in {Action.UNDO, Action.GIVE_UP_UNDO, Action.LEAVE_STANDING, Action.WAIT}
     ]
 
+    waiting = halted(rows)
     assert len(undoing) <= 1
     for row in undoing:
-        assert row.order == max(other.order or 0 for other in rows if other.state in UNDOABLE)
+        assert row.effect not in waiting
+        if row.state in IN_DOUBT:
+            # It may have been the very last.
+            assert row.seq == max(other.seq for other in in_doubt_and_nobodys(rows))
+            continue
+        others = [other for other in rows if other.state in UNDOABLE and other.effect not in waiting]
+        assert row.state is State.COMPENSATING or row.order == max(other.order or 0 for other in others)
+
+
+@ANY_LEDGER
+@given(ledgers())
+def test_only_a_failed_undo_that_halts_has_others_wait_and_only_those_before_it(
+    rows: tuple[Row, ...],
+) -> None:
+    waiting = halted(rows)
+
+    for row in rows:
+        behind = row.state is State.COMMITTED and any(
+            other.halts
+            and other.state is State.COMPENSATION_FAILED
+            and (other.order is None or (row.order or 0) < other.order)
+            for other in rows
+        )
+        assert (row.effect in waiting) is behind
 
 
 @ANY_LEDGER
@@ -96,7 +124,9 @@ def test_a_turn_is_settled_exactly_when_every_row_is_undone_closed_or_owned(rows
 
     answer = plan(rows, now=NOW)
 
-    assert answer.settled == all(row.state in closed_for_good or row.owned for row in rows)
+    assert answer.settled == all(
+        row.state in closed_for_good or row.owned or row.effect in halted(rows) for row in rows
+    )
 
 
 @ANY_LEDGER

@@ -249,6 +249,7 @@ def plan_row(row: EffectRow, *, undo_given_up: bool) -> settle.Row:
     return settle.Row(
         effect=row.effect,
         state=row.state,
+        seq=row.seq,
         order=row.commit_order,
         owned=row.owned,
         reversible=row.reversible,
