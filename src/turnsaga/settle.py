@@ -48,11 +48,11 @@ class OnUnknown(StrEnum):
 class Row:
     """What the plan needs to know of one effect.
 
-    ``seq`` is its place among what the turn prepared, ``order`` that among its commits, ``owned`` says that it is shown as open to somebody
-    who follows it. ``wire_until`` is the instant from which on no request of this effect can land any
-    more, or None if none was sent or every one was answered; ``key_until`` the instant up to which a
-    keyed request may be sent again. ``sends_left`` is what is left of the budget. ``halts`` says that those
-    committed before it wait if its undo fails.
+    ``seq`` is its place among what the turn prepared, ``order`` that among its commits, ``owned`` says that
+    it is shown as open to somebody who follows it. ``wire_until`` is the instant from which on no request of
+    this effect can land any more, or None if none was sent or every one was answered; ``key_until`` the
+    instant up to which a keyed request may be sent again. ``sends_left`` is what is left of the budget.
+    ``halts`` says that those committed before it wait if its undo fails.
     """
 
     effect: str
