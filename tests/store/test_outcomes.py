@@ -6,10 +6,12 @@ import pytest
 
 from tests.store.ledgers import (
     APPLIED,
+    LOST,
     REFUSED,
     Ledger,
 )
 from turnsaga.ledger import State
+from turnsaga.models import CallPlan
 from turnsaga.store import (
     CommitOutcome,
     Verdict,
@@ -114,6 +116,86 @@ async def test_not_found_settles_only_after_the_landing_window(ledger: Ledger) -
     assert early.state is State.UNKNOWN
     assert stale_question.state is State.UNKNOWN, "asked before the window was over"
     assert late.state is State.FAILED
+
+
+@pytest.mark.parametrize("going_on_s", [0, 5])
+async def test_landing_window_counts_from_the_end_of_a_call_that_ended_after_its_time_to_send(
+    ledger: Ledger, going_on_s: int
+) -> None:
+    """Send-by is 5 s after the claim, the landing window 10 s; the call ended after 30 s, or went on."""
+    ref = await ledger.turn()
+    claim = await ledger.claim(ref)
+    assert claim.row is not None
+    effect = claim.row.ref
+    ledger.clock.pass_(30)
+    going_on = ledger.clock.now + timedelta(seconds=going_on_s) if going_on_s else None
+    lost = CommitOutcome(applied=None, error="no answer", going_on_until=going_on)
+    await ledger.store.record_commit(effect, claim.row.token, lost)
+
+    async def not_found() -> State:
+        row = await ledger.store.begin_lookup(effect)
+        asked_at = ledger.clock.now
+        return (await ledger.store.record_lookup(effect, row.token, None, asked_at=asked_at)).state
+
+    at_once = await not_found()
+    ledger.clock.pass_(9.9 + going_on_s)
+    within = await not_found()
+    ledger.clock.pass_(0.2)
+
+    assert (at_once, within, await not_found()) == (State.UNKNOWN, State.UNKNOWN, State.FAILED)
+
+
+async def test_call_that_goes_on_keeps_its_landing_window_open(ledger: Ledger) -> None:
+    ref = await ledger.turn()
+    claim = await ledger.claim(ref)
+    assert claim.row is not None
+    effect = claim.row.ref
+    await ledger.store.record_commit(effect, claim.row.token, LOST)
+    ledger.clock.pass_(60)
+    await ledger.store.keep_open(effect, ledger.clock.now + timedelta(seconds=5))
+    row = await ledger.store.begin_lookup(effect)
+    early = await ledger.store.record_lookup(effect, row.token, None, asked_at=ledger.clock.now)
+    await ledger.store.keep_open(effect, ledger.clock.now)
+    kept = await ledger.store.load_effect(effect)
+
+    assert early.state is State.UNKNOWN
+    assert kept.wire_until == ledger.clock.now + timedelta(seconds=15), "it is never shortened"
+
+
+async def test_answer_that_another_request_would_only_get_again_isn_t_asked_for_again(
+    ledger: Ledger,
+) -> None:
+    ref = await ledger.turn()
+    claim = await ledger.claim(ref)
+    assert claim.row is not None
+    stored = CommitOutcome(applied=None, error="a stored 500", spent=True)
+    await ledger.store.record_commit(claim.row.ref, claim.row.token, stored)
+    steps = (await ledger.store.undecided(ledger.call(ref))).steps
+
+    assert [step.action for step in steps] == ["look_up"]
+
+
+async def test_commit_that_the_system_is_still_at_uses_up_no_budget_for_a_time(ledger: Ledger) -> None:
+    """Three sends are allowed, and its outcome is looked for within a minute."""
+    ref = await ledger.turn()
+    plan = CallPlan(
+        index=0, tool="note", kind="effect", summary="note", attempt_ms=1, total_ms=1, resolve_ms=60_000
+    )
+    row = (await ledger.claim(ref, plan=plan)).row
+    at_it = CommitOutcome(applied=None, error="in progress", running=True)
+    for _ in range(7):
+        assert row is not None
+        await ledger.store.record_commit(row.ref, row.token, at_it)
+        again = await ledger.claim(ref)
+        assert again.verdict is Verdict.SEND
+        row = again.row
+    ledger.clock.pass_(61)
+    for _ in range(3):
+        assert row is not None
+        await ledger.store.record_commit(row.ref, row.token, at_it)
+        row = (await ledger.claim(ref)).row
+
+    assert (await ledger.claim(ref)).verdict is Verdict.STORED
 
 
 async def test_look_up_takes_the_claim_away(ledger: Ledger) -> None:
