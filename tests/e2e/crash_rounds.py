@@ -112,44 +112,51 @@ class Misplaced(AssertionError):
     """Turns that didn't come to their points, or went past them: nothing was killed."""
 
 
-async def run_round(client: Client, folder: Path, what: Round) -> list[Judged]:
+async def run_round(client: Client, folder: Path, what: Round, *, alone: asyncio.Lock) -> list[Judged]:
     """Bring a round's turns to their points, kill their worker, and judge what another one makes of them.
 
-    A machine so busy that a frozen attempt misses its heartbeats has it tried again by Temporal; such a
-    round is begun anew.
+    Rounds come to their kills ``alone``, one after the other; what follows is mostly waiting. On a
+    machine so busy that a frozen attempt misses its heartbeats Temporal tries it again; such a round is begun
+    anew.
     """
     for number in range(_TRIES - 1):
         try:
-            return await _run(client, folder / str(number), what)
+            return await _run(client, folder / str(number), what, alone)
         except Misplaced as error:
             _log.warning("round %r is begun anew: %s", what.name, error)
-    return await _run(client, folder / "last", what)
+    return await _run(client, folder / "last", what, alone)
 
 
-async def _run(client: Client, folder: Path, what: Round) -> list[Judged]:
+async def _run(client: Client, folder: Path, what: Round, alone: asyncio.Lock) -> list[Judged]:
     async with _scene(client, folder, what) as scene:
-        await scene.worker.start(**scene.doomed)
-        undone = await scene.begin(cell for cell in what.cells if cell.point in UNDOING)
-        await asyncio.gather(*(_both_committed(turn) for turn in undone))
-        scene.wire.holds = what.holds
-        committing = await scene.begin(cell for cell in what.cells if cell.point not in UNDOING)
-        await asyncio.gather(*(turn.stop() for turn in undone))
-        everything = committing + undone
-        await _placed(scene, everything)
-        await asyncio.gather(*(turn.stop() for turn in committing if turn.cell.stopped))
-        await scene.worker.end(signal.SIGKILL)
-        settling = asyncio.create_task(_settled(everything))
+        async with alone:
+            killed = await _killed(scene, what)
+        settling = asyncio.create_task(_settled(killed))
         await scene.worker.start()
         if what.holds == "requests":
-            await eventually(lambda: scene.asked_about(everything), within=60, what="questions")
+            await eventually(lambda: scene.asked_about(killed), within=60, what="questions")
             scene.wire.let_go()
         ends = await settling
         if what.holds == "requests":
             await eventually(lambda: scene.wire.answered >= scene.wire.held, what="the end of each request")
         truth = await scene.sandbox.truth()
-        judged = await asyncio.gather(*(judge(turn, *ends[turn.cell.name], truth) for turn in everything))
+        judged = await asyncio.gather(*(judge(each, *ends[each.cell.name], truth) for each in killed))
     write_report(asdict(each) for each in judged)
     return list(judged)
+
+
+async def _killed(scene: _Scene, what: Round) -> Sequence[UnderWay]:
+    """Bring a round's turns to their points, and kill their worker there."""
+    await scene.worker.start(**scene.doomed)
+    undone = await scene.begin(cell for cell in what.cells if cell.point in UNDOING)
+    await asyncio.gather(*(_both_committed(each) for each in undone))
+    scene.wire.holds = what.holds
+    committing = await scene.begin(cell for cell in what.cells if cell.point not in UNDOING)
+    await asyncio.gather(*(each.stop() for each in undone))
+    await _placed(scene, committing + undone)
+    await asyncio.gather(*(each.stop() for each in committing if each.cell.stopped))
+    await scene.worker.end(signal.SIGKILL)
+    return committing + undone
 
 
 @asynccontextmanager
