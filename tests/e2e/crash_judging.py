@@ -101,14 +101,13 @@ async def judge(turn: UnderWay, view: TurnView, seconds: float, truth: Mapping[s
 
 def _duplicates(cell: Cell, identity: str, truth: Mapping[str, Any]) -> int:
     """Count what was done once too often, or sent once too often to a system that would do it twice."""
-    applied: int = sum(each["applied"] for each in truth["effects"] if each["identity"] == identity)
-    found = max(0, applied - 1)
-    for op, keyed in (("apply", cell.kind.keyed), ("undo", cell.kind.undo_keyed)):
+    applied = sum(each["applied"] for each in truth["effects"] if each["identity"] == identity)
+    found = 0
+    for op, keyed, done in (("apply", cell.kind.keyed, applied), ("undo", cell.kind.undo_keyed, 0)):
         calls = [each for each in truth["calls"] if (each["op"], each["identity"]) == (op, identity)]
-        landed = [number for number, each in enumerate(calls) if each["applied_at"] is not None]
-        found += max(0, len(landed) - 1)
-        if landed and not keyed:
-            found += len(calls) - 1
+        landed = sum(each["applied_at"] is not None for each in calls)
+        sent = len(calls) if landed and not keyed else 0
+        found += max(0, done - 1, landed - 1, sent - 1)
     return found
 
 
