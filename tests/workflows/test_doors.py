@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
-from tests.oracle import must_be_whole
+from tests.oracle import must_be_whole, truth_of
 from tests.stack import WHO, SandboxProcess, Turns, call, eventually, reply, say
-from tests.workflows.steps import THINKING, charge, charges, invoice, record_name
+from tests.workflows.steps import THINKING, charge, charges, invoice
 from tests.workflows.stories import (
     begin,
     closed,
@@ -196,22 +196,30 @@ async def test_text_of_a_turn_that_is_reset_while_it_streams_is_not_doubled(turn
     assert await text_of(turns, started) == "word " * 40
 
 
-async def test_turn_that_is_reset_with_a_charge_on_the_wire_charges_once_and_goes_on(
-    turns: Turns, sandbox: SandboxProcess
+@pytest.mark.parametrize("kind", ["keyed", "once"])
+async def test_turn_that_is_reset_with_a_call_on_the_wire_has_one_effect_and_goes_on(
+    turns: Turns, sandbox: SandboxProcess, kind: str
 ) -> None:
-    """Two attempts of one charge are out at once, of the run before and of the one after."""
-    name, record = invoice(), record_name()
-    await sandbox.knobs("pay", latency_ms=2000, only={"op": "apply", "identity": name})
-    started = await turns.start(
-        reply(call("create_record", kind="ticket", id=record)), reply(charge(name)), say("Done.")
-    )
-    await turns.reaches(started, "committing", "charge_card")
-    await reset_before(turns, started, "create_record.commit")
+    """Two attempts of one call are out at once, of the run before and of the one after."""
+    before, name = invoice(), invoice()
+    flying = charge(name) if kind == "keyed" else call("create_record", kind="ticket", id=name)
+    system, identity = ("pay", name) if kind == "keyed" else ("crm", f"ticket/{name}")
+    await sandbox.knobs(system, latency_ms=2000, only={"op": "apply", "identity": identity})
+    started = await turns.start(reply(charge(before)), reply(flying), say("Done."))
+
+    async def arrived() -> bool:
+        return await sends(sandbox, identity) == 1
+
+    await eventually(arrived, what="a call on the wire")
+    await reset_before(turns, started, "charge_card.commit")
     view = await must_be_whole(turns, sandbox, started)
+    applied = [true.applied for true in (await truth_of(sandbox)).effects if true.identity == identity]
 
     assert view.state is TurnState.COMPLETED
     assert [effect.state for effect in view.effects] == [State.COMMITTED] * 2
-    assert await charges(sandbox, name) == 1
+    assert applied == [1]
+    assert await sends(sandbox, before) == 1
+    assert await sends(sandbox, identity) <= (2 if kind == "keyed" else 1)
 
 
 async def test_turn_that_is_reset_while_its_abort_settles_is_settled_once(
