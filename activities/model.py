@@ -32,11 +32,11 @@ from temporalio.exceptions import ApplicationError
 
 from activities.scripted import ScriptedModel
 from turnsaga import names
-from turnsaga.attempts import heartbeating
-from turnsaga.errors import InvalidRequest, ModelUnavailable, StoreUnavailable
+from turnsaga.attempts import heartbeating, writer
+from turnsaga.errors import InvalidRequest, ModelUnavailable, StaleStep, StoreUnavailable
 from turnsaga.keys import digest
 from turnsaga.models import CallPlan, StepPlan, StepRef
-from turnsaga.store import NewCall, NewReply, SqlStore, StepContext, StoredReply
+from turnsaga.store import NewCall, NewReply, SqlStore, StepContext, StoredReply, Writer
 from turnsaga.tool_activities import call_plan
 from turnsaga.tools import (
     REPEAT,
@@ -119,7 +119,7 @@ class ModelActivities:
     async def _ask(self, ref: StepRef, context: StepContext) -> StoredReply | None:
         """Ask, and store the reply; None once the turn is fenced."""
         attempt = activity.info().attempt
-        if attempt > 1 and not await self._store.restart_step(ref, attempt):
+        if attempt > 1 and not await self._store.restart_step(ref, attempt, by=writer()):
             return None
         notices = notices_text(context.notices)
         try:
@@ -135,9 +135,11 @@ class ModelActivities:
             ) from None
         except ModelUnavailable as error:
             raise _unavailable(error) from None
+        except StaleStep as error:
+            raise ApplicationError(str(error), type=type(error).__name__) from None
         if response is None:
             return None
-        return await self._store.record_reply(ref, self._reply(response, context.policies))
+        return await self._store.record_reply(ref, self._reply(response, context.policies), by=writer())
 
     async def _streamed(
         self, ref: StepRef, context: StepContext, model: Model, notices: str
@@ -154,6 +156,8 @@ class ModelActivities:
                     text.add(event.part.content)
                 elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
                     text.add(event.delta.content_delta)
+                if text.stale is not None:
+                    raise text.stale
                 if text.fenced:
                     return None
             response = stream.get()
@@ -226,14 +230,21 @@ class ModelActivities:
             if call.answered or call.tool not in self._tools:
                 continue
             tool = self._tools[call.tool]
-            arguments = parse_arguments(tool, call.arguments)
+            try:
+                arguments = parse_arguments(tool, call.arguments)
+            except InvalidRequest:
+                # Stored by a version whose tool took others. The call's effect, if it has one, goes on
+                # from its own row; else its attempt says what is wrong, before anything is sent.
+                arguments = None
             if not isinstance(tool, EffectTool):
                 plans.append(call_plan(tool, call.index, arguments))
                 continue
             policy = call_policy(
                 card_of(tool), policies, wanted_again=call.occurrence > 1 and not tool.repeatable
             )
-            touched: Sequence[str] = () if tool.resources is None else tool.resources(arguments)
+            touched: Sequence[str] = ()
+            if tool.resources is not None and arguments is not None:
+                touched = tool.resources(arguments)
             places = [(tool.system, resource) for resource in touched]
             after = tuple(sorted({last[place] for place in places if place in last}))
             last.update(dict.fromkeys(places, call.index))
@@ -263,13 +274,15 @@ class _TextStream:
 
     store: SqlStore
     ref: StepRef
+    by: Writer
     fenced: bool = False
+    stale: StaleStep | None = None
     _waiting: list[str] = field(default_factory=list[str])
 
     @classmethod
     @asynccontextmanager
     async def open(cls, store: SqlStore, ref: StepRef) -> AsyncIterator["_TextStream"]:
-        stream = cls(store, ref)
+        stream = cls(store, ref, writer())
         flusher = asyncio.create_task(stream._flush_regularly())
         try:
             yield stream
@@ -288,7 +301,7 @@ class _TextStream:
         if not batch or self.fenced:
             return
         try:
-            self.fenced = not await self.store.append_text(self.ref, batch)
+            self.fenced = not await self.store.append_text(self.ref, batch, by=self.by)
         except StoreUnavailable:
             self._waiting.insert(0, batch)
             raise
@@ -297,8 +310,12 @@ class _TextStream:
         while not self.fenced:
             await asyncio.sleep(_FLUSH_S)
             # While the ledger is away the text waits; the last flush is the one that has to work.
-            with contextlib.suppress(StoreUnavailable):
-                await self._flush()
+            try:
+                with contextlib.suppress(StoreUnavailable):
+                    await self._flush()
+            except StaleStep as stale:
+                self.stale = stale
+                return
 
 
 def notices_text(notices: Sequence[str]) -> str:

@@ -19,7 +19,8 @@
     │   ├── StoreUnavailable    the database doesn't answer
     │   │   └── StoreBusy       it answers, and has no time for this
     │   ├── StoreUnusable       it answers, and isn't a ledger of this version
-    │   └── StaleWrite          a newer claim holds the row; nothing was written
+    │   ├── StaleWrite          a newer claim holds the row; nothing was written
+    │   └── StaleStep           a newer attempt writes this step's reply; nothing was written
     ├── EngineMisconfigured     Temporal can't be reached by what we are told
     ├── EngineUnavailable       Temporal doesn't answer
     ├── ModelUnavailable        the model gave no usable reply
@@ -58,6 +59,7 @@ __all__ = [
     "PolicyRefused",
     "RequestRefused",
     "ResolutionRefused",
+    "StaleStep",
     "StaleWrite",
     "StartConflict",
     "StillRunning",
@@ -262,6 +264,15 @@ class StaleWrite(StoreError):
         super().__init__(f"claim {token} on effect {effect!r} is stale")
         self.effect = effect
         self.token = token
+
+
+class StaleStep(StoreError):
+    """A newer attempt of this model request writes its reply; nothing was written."""
+
+    def __init__(self, turn: str, step: int) -> None:
+        super().__init__(f"a newer attempt writes step {step} of turn {turn!r}; this one's text isn't taken")
+        self.turn = turn
+        self.step = step
 
 
 class EngineMisconfigured(TurnSagaError):

@@ -182,10 +182,6 @@ async def test_turn_that_is_reset_to_before_its_charge_charges_once_and_goes_on(
     assert await closed(turns, started) is WorkflowExecutionStatus.COMPLETED
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the stream of the run before isn't made void, and goes on beside that of the run after",
-)
 async def test_text_of_a_turn_that_is_reset_while_it_streams_is_not_doubled(turns: Turns) -> None:
     name = invoice()
     started = await turns.start(reply(charge(name)), say(*["word "] * 40, delay_ms=50), say("Done."))

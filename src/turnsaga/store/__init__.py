@@ -10,6 +10,7 @@ from turnsaga.store._preparing import CallContext, NewEffect
 from turnsaga.store._replies import NewCall, NewReply, StepContext, StoredCall, StoredReply
 from turnsaga.store._rows import EffectRow, TurnRow, brief, plan_row, view
 from turnsaga.store._settling import UndoOutcome, UndoRecorded
+from turnsaga.store._streaming import Writer
 from turnsaga.store._turns import NewTurn, Started
 from turnsaga.store._undoing import UndoClaim, UndoVerdict
 from turnsaga.store._views import EventPage
@@ -41,6 +42,7 @@ __all__ = [
     "UndoRecorded",
     "UndoVerdict",
     "Verdict",
+    "Writer",
     "brief",
     "load_object",
     "plan_row",

@@ -14,6 +14,7 @@ from turnsaga.store._payloads import dump, dump_outcome, load, load_object
 from turnsaga.store._prepared import Prepared, Row
 from turnsaga.store._rows import EffectRow, TurnRow, effect_row, turn_row
 from turnsaga.store._statements import CALL, TURN, listed, matches
+from turnsaga.store._streaming import Writer, take_over
 from turnsaga.store._unit import TurnUnit
 from turnsaga.transcript import PastCall, PastStep, PastTurn, effect_result, notice
 
@@ -23,10 +24,8 @@ __all__ = [
     "StepContext",
     "StoredCall",
     "StoredReply",
-    "append_text",
     "record_reply",
     "record_result",
-    "restart_step",
     "step_context",
 ]
 
@@ -167,37 +166,25 @@ def step_context(connection: Connection, ref: StepRef, *, now: datetime) -> Step
     )
 
 
-def append_text(connection: Connection, ref: StepRef, text: str, *, now: datetime) -> bool:
-    """Add text to the stream of events; False once the turn is fenced, and then nothing is added."""
-    unit = TurnUnit.hold_running(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now, events=1)
-    if unit is None:
-        return False
-    unit.emit("text_delta", {"step": ref.step, "text": text})
-    return True
-
-
-def restart_step(connection: Connection, ref: StepRef, attempt: int, *, now: datetime) -> bool:
-    """Say in the stream that this step's text so far is void; False once the turn is fenced."""
-    unit = TurnUnit.hold_running(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
-    if unit is None:
-        return False
-    unit.emit("step_restarted", {"step": ref.step, "attempt": attempt})
-    return True
-
-
 def record_reply(
-    connection: Connection, ref: StepRef, reply: NewReply, *, now: datetime
+    connection: Connection, ref: StepRef, reply: NewReply, *, by: Writer | None = None, now: datetime
 ) -> StoredReply | None:
     """Store a whole reply, and return it; None once the turn is fenced: none of them is then run.
 
     A reply that is stored already stays as it is: a second attempt of the same request must not put
     other calls in place of those that are under way.
+
+    Raises:
+        StaleStep: a later attempt than ``by`` writes this step.
     """
     unit = TurnUnit.hold_running(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
     if unit is None:
         return None
     if _STEP.run(connection, _step(ref)).one_or_none() is not None:
         return _stored(connection, ref)
+    if by is not None and (unit.turn.writer or "").startswith(f"{ref.step}/"):
+        # Text of an earlier attempt is void even if this reply has none.
+        take_over(unit, ref, by)
     _ADD_STEP.run_later(
         connection,
         {

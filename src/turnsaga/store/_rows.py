@@ -49,6 +49,7 @@ class TurnRow:
     fence_by: str | None
     seen: int | None
     reason: str | None
+    writer: str | None
     next_event: int
     next_order: int
     next_seq: int

@@ -147,6 +147,7 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
         fence_by=None,
         seen=None,
         reason=None,
+        writer=None,
         next_event=1,
         next_order=1,
         next_seq=1,

@@ -188,6 +188,8 @@ turns = Table(
     Column("fence_by", SafeText),
     Column("seen", Integer),
     Column("reason", SafeText),
+    # The attempt that writes the text of a step: one that is older writes nothing any more.
+    Column("writer", String(200)),
     Column("next_event", Integer, nullable=False),
     Column("next_order", Integer, nullable=False),
     Column("next_seq", Integer, nullable=False),

@@ -38,6 +38,7 @@ from turnsaga.store import (
     _queue,
     _replies,
     _settling,
+    _streaming,
     _turns,
     _undoing,
     _views,
@@ -168,17 +169,19 @@ class SqlStore:
         ask = self._database.write if ref.step == 1 else self._database.read
         return await ask(_replies.step_context, ref, now=self._clock())
 
-    async def append_text(self, ref: StepRef, text: str) -> bool:
+    async def append_text(self, ref: StepRef, text: str, *, by: _streaming.Writer | None = None) -> bool:
         """Add text to the turn's events; False once the turn is fenced."""
-        return await self._database.write(_replies.append_text, ref, text, now=self._clock())
+        return await self._database.write(_streaming.append_text, ref, text, by=by, now=self._clock())
 
-    async def restart_step(self, ref: StepRef, attempt: int) -> bool:
+    async def restart_step(self, ref: StepRef, attempt: int, *, by: _streaming.Writer | None = None) -> bool:
         """Say that this step's text so far is void; False once the turn is fenced."""
-        return await self._database.write(_replies.restart_step, ref, attempt, now=self._clock())
+        return await self._database.write(_streaming.restart_step, ref, attempt, by=by, now=self._clock())
 
-    async def record_reply(self, ref: StepRef, reply: _replies.NewReply) -> _replies.StoredReply | None:
+    async def record_reply(
+        self, ref: StepRef, reply: _replies.NewReply, *, by: _streaming.Writer | None = None
+    ) -> _replies.StoredReply | None:
         """Store a whole reply, and return it; None once the turn is fenced."""
-        return await self._database.write(_replies.record_reply, ref, reply, now=self._clock())
+        return await self._database.write(_replies.record_reply, ref, reply, by=by, now=self._clock())
 
     async def record_result(self, ref: CallRef, result: object, *, is_error: bool) -> None:
         """Store the result of a call that has no effect; the first one stays."""

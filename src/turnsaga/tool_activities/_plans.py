@@ -14,23 +14,27 @@ __all__ = ["call_plan"]
 def call_plan(
     tool: EffectTool[Any] | ReadTool[Any],
     index: int,
-    arguments: BaseModel,
+    arguments: BaseModel | None,
     *,
     held: bool = False,
     after: tuple[int, ...] = (),
 ) -> CallPlan:
     """Return how a workflow runs one call of a tool: its sentences and its bounds.
 
+    Without ``arguments``, which this version of the tool may not be able to read, its sentences are its name.
     ``held`` says that its policy has it wait, prepared; ``after`` which calls of its reply come first.
     """
-    values = dict(arguments)
+
+    def said(template: str) -> str:
+        return tool.name if arguments is None else sentence(template, dict(arguments))
+
     if isinstance(tool, ReadTool):
         attempt = tool.timeout + MARGIN
         return CallPlan(
             index=index,
             tool=tool.name,
             kind="read",
-            summary=sentence(tool.says, values),
+            summary=said(tool.says),
             attempt_ms=ms(attempt),
             total_ms=ms(4 * attempt),
         )
@@ -40,8 +44,8 @@ def call_plan(
         index=index,
         tool=tool.name,
         kind="effect",
-        summary=sentence(tool.summary or tool.says, values),
-        undo_summary=sentence(tool.undo_says or "", values),
+        summary=said(tool.summary or tool.says),
+        undo_summary=said(tool.undo_says or ""),
         attempt_ms=ms(attempt),
         total_ms=ms(attempt * (limits.sends + 1)),
         undo_attempt_ms=ms(limits.undo_call + MARGIN),

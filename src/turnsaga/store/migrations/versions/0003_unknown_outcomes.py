@@ -1,4 +1,4 @@
-"""What a tool wants done about unknown outcomes and failed undos, and how long an undo can still land."""
+"""What a tool wants done about unknown outcomes and failed undos; undos under way; who writes a step."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -18,3 +18,4 @@ def upgrade() -> None:
         sa.Column("undo_send_by", sa.BigInteger(), nullable=True),
     ):
         op.add_column("effects", column)
+    op.add_column("turns", sa.Column("writer", sa.String(length=200), nullable=True))
