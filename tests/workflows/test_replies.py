@@ -10,8 +10,8 @@ from tests.stack import WHO, SandboxProcess, Turns, call, reply, say, turns_over
 from tests.workflows.steps import THINKING, charge, charges, invoice
 from turnsaga.ledger import TurnState
 from turnsaga.models import StepRef
-from turnsaga.store import NewReply, StoredReply
-from turnsaga.testing import FakeSystem
+from turnsaga.store import NewReply, StoredReply, Writer
+from turnsaga.testing import FakeSystem, Note
 
 _ids = itertools.count(1)
 
@@ -129,8 +129,8 @@ async def test_stored_reply_is_not_asked_for_again_after_its_attempt_died(
         stored = turns.store.record_reply
         deaths = itertools.count(1)
 
-        async def dies_once(ref: StepRef, reply: NewReply) -> StoredReply | None:
-            kept = await stored(ref, reply)
+        async def dies_once(ref: StepRef, reply: NewReply, *, by: Writer | None = None) -> StoredReply | None:
+            kept = await stored(ref, reply, by=by)
             if next(deaths) == 1:
                 raise RuntimeError("the worker died here")
             return kept
@@ -143,3 +143,39 @@ async def test_stored_reply_is_not_asked_for_again_after_its_attempt_died(
     assert view.state is TurnState.COMPLETED
     assert "step_restarted" not in kinds
     assert len(system.applied) == 1
+
+
+async def test_stored_call_that_a_newer_tool_can_t_read_fails_alone(client: Client, tmp_path: Path) -> None:
+    """The reply was stored by an attempt that died; the deploy after it wants one argument more."""
+    system = FakeSystem()
+    strict = system.tool("note_strict")
+    async with turns_over(client, tmp_path, [strict, system.tool("note_down")]) as turns:
+        stored = turns.store.record_reply
+        deaths = itertools.count(1)
+
+        async def dies_once(ref: StepRef, reply: NewReply, *, by: Writer | None = None) -> StoredReply | None:
+            kept = await stored(ref, reply, by=by)
+            if next(deaths) == 1:
+                # What a deploy does while nobody works on the turn.
+                object.__setattr__(strict, "arguments", Stricter)
+                raise RuntimeError("the worker died here")
+            return kept
+
+        turns.store.record_reply = dies_once  # type: ignore[method-assign]
+        started = await turns.start(
+            reply(call("note_strict", identity="A"), call("note_down", identity="B")), say("{{results}}")
+        )
+        view = await turns.settled(started)
+        events = await turns.events(started)
+        await turns.must_agree(system.truth(), started)
+    text = "".join(event.data["text"] for event in events if event.kind == "text_delta")
+
+    assert view.state is TurnState.COMPLETED
+    assert [(effect.tool, effect.state.value) for effect in view.effects] == [("note_down", "committed")]
+    assert "reason: Field required" in text
+
+
+class Stricter(Note):
+    """What the newer tool takes."""
+
+    reason: str
