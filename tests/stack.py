@@ -31,13 +31,23 @@ TEMPORAL = Path(sys.executable).parent / "temporal"
 SEARCH_ATTRIBUTES = ("TurnStatus=Keyword", "ConversationId=Keyword", "NeedsAttention=Bool")
 WHO = Principal(tenant="acme", user="ada")
 _names = itertools.count(1)
+# Below the range from which outgoing connections get theirs: one of those could have it before it is used.
+_ports = itertools.cycle(10_000 + (os.getpid() * 10 + number) % 10_000 for number in range(10_000))
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
+    """Return a port of loopback that nobody listens on, and that no other call has returned lately."""
+    return next(port for port in _ports if _is_free(port))
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 async def eventually(condition: Any, *, within: float = 15.0, what: str = "the condition") -> Any:
