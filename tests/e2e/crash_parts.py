@@ -1,7 +1,7 @@
 """The death of another part than the worker, with turns under way at three stages each."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ from tests.e2e.api import LETTER, MONEY, Stack
 from tests.stack import call, eventually, reply, say
 from turnsaga.testing import disorder
 
-__all__ = ["AtTheKill", "Ended", "Open", "begin", "judge"]
+__all__ = ["AtTheKill", "Ended", "Open", "answered", "begin", "judge"]
 
 # One after the other is tried: a machine that is busy may need longer than a vendor takes to answer.
 _ANSWERS_AFTER_MS: Final = (4000, 12_000, 36_000)
@@ -45,9 +45,13 @@ class Ended:
 
 @dataclass(frozen=True)
 class AtTheKill:
-    """The turns that are under way; ``held`` is the mail that waits for its user's yes."""
+    """The turns that are under way; ``held`` is the mail that waits for its user's yes.
+
+    ``on_the_wire`` are the requests that aren't answered yet, each by its identity and what it is.
+    """
 
     turns: Sequence[Open]
+    on_the_wire: frozenset[tuple[str, str]]
     held: Mapping[str, Any]
 
 
@@ -72,16 +76,24 @@ async def _begun(stack: Stack, name: str, answers_after_ms: int) -> AtTheKill | 
         for tool in TOOLS
     ]
     await _stop(stack, undone)
-    on_the_wire = {(turn.identities[-1], "apply") for turn in committing} | {(undone.identities[-1], "undo")}
+    on_the_wire = frozenset(
+        {(turn.identities[-1], "apply") for turn in committing} | {(undone.identities[-1], "undo")}
+    )
     await eventually(lambda: _arrived(stack, on_the_wire), within=60, what="every request at its vendor")
     turns = [*committing, *asked, undone]
     for turn in turns:
         if turn.stopped and turn is not undone:
             await _stop(stack, turn)
     held = (await stack.view(asked[0].turn))["effects"][0]
-    if not await _arrived(stack, on_the_wire, unanswered=True):
+    if await answered(stack, on_the_wire):
         return None
-    return AtTheKill(turns, held)
+    return AtTheKill(turns, on_the_wire, held)
+
+
+async def answered(stack: Stack, requests: Set[tuple[str, str]]) -> Set[tuple[str, str]]:
+    """Return those of the requests that their vendor has answered."""
+    calls = (await stack.sandbox.get("/_truth")).json()["calls"]
+    return requests & {(each["identity"], each["op"]) for each in calls if each["answered"]}
 
 
 async def judge(stack: Stack, turn: Open, *, since: float) -> Ended:
@@ -146,8 +158,6 @@ async def _stop(stack: Stack, turn: Open) -> None:
     assert answer.status_code == 202, answer.text
 
 
-async def _arrived(stack: Stack, wanted: set[tuple[str, str]], *, unanswered: bool = False) -> bool:
+async def _arrived(stack: Stack, requests: Set[tuple[str, str]]) -> bool:
     calls = (await stack.sandbox.get("/_truth")).json()["calls"]
-    return wanted <= {
-        (each["identity"], each["op"]) for each in calls if not (unanswered and each["answered"])
-    }
+    return requests <= {(each["identity"], each["op"]) for each in calls}

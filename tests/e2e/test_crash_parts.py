@@ -12,7 +12,7 @@ from tests.databases import Postgres, running_postgres
 from tests.dev.driver import free_ports
 from tests.e2e.api import Stack, stack_at
 from tests.e2e.crash_judging import CRASHES, write_report
-from tests.e2e.crash_parts import AtTheKill, Ended, begin, judge
+from tests.e2e.crash_parts import AtTheKill, Ended, answered, begin, judge
 from tests.stack import eventually
 
 # By stage, tool and whether it was stopped: the ends of its effects, and the turn's. No part but a worker
@@ -55,7 +55,7 @@ async def test_death_of_a_part_costs_no_answer_and_no_person(
         kill = await begin(stack, f"{part}-{number}")
         since = time.monotonic()
         if part == "postgres":
-            await _postgres_is_away(stack, database)
+            await _postgres_is_away(stack, database, kill)
         else:
             await stack.kill(part)
         await stack.serves()
@@ -78,13 +78,12 @@ async def _ends(stack: Stack, kill: AtTheKill, since: float) -> list[Ended]:
     return list(await asyncio.gather(*(judge(stack, turn, since=since) for turn in kill.turns)))
 
 
-async def _postgres_is_away(stack: Stack, database: Postgres) -> None:
+async def _postgres_is_away(stack: Stack, database: Postgres, kill: AtTheKill) -> None:
     """Kill it, and start it again once every answer has come: none of them could be written meanwhile."""
     await asyncio.to_thread(database.crash)
 
-    async def answered() -> bool:
-        calls = (await stack.sandbox.get("/_truth")).json()["calls"]
-        return all(each["answered"] for each in calls)
+    async def all_answered() -> bool:
+        return await answered(stack, kill.on_the_wire) == kill.on_the_wire
 
-    await eventually(answered, within=60, what="every answer")
+    await eventually(all_answered, within=60, what="every answer")
     await asyncio.to_thread(database.start)
