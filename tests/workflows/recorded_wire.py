@@ -59,10 +59,12 @@ class RecordedWire:
     sent: list[Request] = field(default_factory=list[Request])
     twist: Twist | None = None
     _carrying: set[asyncio.Task[object]] = field(default_factory=set[asyncio.Task[object]])
+    _ends: set[asyncio.StreamWriter] = field(default_factory=set[asyncio.StreamWriter])
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry one connection."""
         self._note(asyncio.current_task())
+        self._ends.add(writer)
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                 while True:
@@ -75,6 +77,7 @@ class RecordedWire:
         finally:
             # A vendor that gave no answer cut its connection; so does this one.
             writer.transport.abort()
+            self._ends.discard(writer)
 
     async def _answered(self, request: Request) -> bytes:
         twist = self.twist if request.method == "POST" else None
@@ -91,6 +94,7 @@ class RecordedWire:
     async def _passed_on(self, request: Request) -> bytes:
         """Return the vendor's answer, empty if it gave none."""
         reader, writer = await asyncio.open_connection(self.host, self.port)
+        self._ends.add(writer)
         try:
             writer.write(request.head + request.body)
             return b"".join(await _read_message(reader))
@@ -98,6 +102,7 @@ class RecordedWire:
             return b""
         finally:
             writer.close()
+            self._ends.discard(writer)
 
     def _note(self, task: "asyncio.Task[object] | None") -> None:
         if task is not None:
@@ -105,11 +110,10 @@ class RecordedWire:
             task.add_done_callback(self._carrying.discard)
 
     async def close(self) -> None:
-        """Let nothing more pass."""
-        carrying = tuple(self._carrying)
-        for task in carrying:
-            task.cancel()
-        await asyncio.gather(*carrying, return_exceptions=True)
+        """Cut all connections, and wait until nothing passes any more."""
+        for writer in tuple(self._ends):
+            writer.transport.abort()
+        await asyncio.gather(*self._carrying)
 
 
 @asynccontextmanager
