@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from turnsaga.ledger import Event, State
 from turnsaga.models import EffectRef, TurnRef
-from turnsaga.store._payloads import dump_outcome
+from turnsaga.store._payloads import dump_outcome, dump_receipt
 from turnsaga.store._rows import EffectRow
 from turnsaga.store._unit import TurnUnit
 
@@ -146,6 +146,6 @@ def _committed(unit: TurnUnit, row: EffectRow, event: Event, outcome: CommitOutc
         answers=row.answers + 1,
         owned=False,
         error=None,
-        receipt=dump_outcome(outcome.receipt or {}),
+        receipt=dump_receipt({} if outcome.receipt is None else outcome.receipt),
         result=None if outcome.result is None else dump_outcome(outcome.result),
     )
