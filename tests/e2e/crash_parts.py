@@ -1,7 +1,8 @@
 """The death of another part than the worker, with turns under way at three stages each."""
 
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -90,7 +91,7 @@ async def _begun(stack: Stack, name: str, answers_after_ms: int) -> AtTheKill | 
     return AtTheKill(turns, on_the_wire, held)
 
 
-async def answered(stack: Stack, requests: Set[tuple[str, str]]) -> Set[tuple[str, str]]:
+async def answered(stack: Stack, requests: AbstractSet[tuple[str, str]]) -> AbstractSet[tuple[str, str]]:
     """Return those of the requests that their vendor has answered."""
     calls = (await stack.sandbox.get("/_truth")).json()["calls"]
     return requests & {(each["identity"], each["op"]) for each in calls if each["answered"]}
@@ -158,6 +159,6 @@ async def _stop(stack: Stack, turn: Open) -> None:
     assert answer.status_code == 202, answer.text
 
 
-async def _arrived(stack: Stack, requests: Set[tuple[str, str]]) -> bool:
+async def _arrived(stack: Stack, requests: AbstractSet[tuple[str, str]]) -> bool:
     calls = (await stack.sandbox.get("/_truth")).json()["calls"]
     return requests <= {(each["identity"], each["op"]) for each in calls}

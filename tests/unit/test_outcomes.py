@@ -51,9 +51,9 @@ def test_answer_is_raised_in_the_words_of_what_it_proves() -> None:
     for answer in Answer:
         if answer is Answer.DONE:
             with pytest.raises(ValueError, match="return Committed"):
-                learned(answer, "why")
+                learned(answer, "PAY")
             continue
-        error = learned(answer, "why")
+        error = learned(answer, "PAY", 500)
         raised = {
             Known.NOT_APPLIED: NotApplied,
             Known.RUNNING: StillRunning,
@@ -62,7 +62,8 @@ def test_answer_is_raised_in_the_words_of_what_it_proves() -> None:
         }[KNOWN[answer]]
 
         assert type(error) is raised
-        assert error.reason == "why"
+        assert error.reason.startswith("PAY ")
+        assert error.reason.endswith(" (500)")
         assert getattr(error, "final", False) is (KNOWN[answer] is Known.FINAL)
 
 

@@ -156,9 +156,9 @@ def _answers_read(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
     """Return the list in which the kinds of answers stand that tools read from now on, other than success."""
     read = list[Answer]()
 
-    def noted(answer: Answer, reason: str) -> ToolOutcome:
+    def noted(answer: Answer, who: str, detail: str | int | None = None) -> ToolOutcome:
         read.append(answer)
-        return learned(answer, reason)
+        return learned(answer, who, detail)
 
     for module in (messages, payments, records):
         monkeypatch.setattr(module, "learned", noted)
