@@ -11,6 +11,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from benchmarks.compare import compare as compare_sides
+from benchmarks.crashes.matrix import crash_matrix
+from benchmarks.crashes.on_dbos import dbos_version
+from benchmarks.crashes.rig import SIDES as CRASH_SIDES
+from benchmarks.crashes.rig import crash_rig
 from benchmarks.growth import with_effects, with_ledger, with_turns
 from benchmarks.leaks.matrix import leak_matrix
 from benchmarks.leaks.rig import leak_rig
@@ -75,6 +79,28 @@ def leaks(turns: Annotated[int, typer.Option(help="turns a side and ending")] = 
                 leak_rig(folder, client, sandbox) as running,
             ):
                 _tell(await leak_matrix(running, turns=turns))
+
+    asyncio.run(run())
+
+
+@app.command()
+def crashes(repeat: Annotated[int, typer.Option(help="runs a cell and side")] = 3) -> None:
+    """Workers killed and runs stopped with a commit or an undo in flight, on three engines side by side."""
+    configure("production")
+    sides = [side for side in CRASH_SIDES if dbos_version() or not side.startswith("dbos")]
+    if len(sides) < len(CRASH_SIDES):
+        print("dbos isn't installed, and is left out; the extra 'compare' brings it", file=sys.stderr)
+
+    async def run() -> None:
+        with tempfile.TemporaryDirectory(prefix="turnsaga-crashes-") as name:
+            folder = Path(name)
+            async with (
+                temporal_server(folder) as client,
+                sandbox_process(folder) as sandbox,
+                crash_rig(folder, client, sandbox, sides) as running,
+            ):
+                async for lines in crash_matrix(running, repeat=repeat):
+                    _tell(lines)
 
     asyncio.run(run())
 

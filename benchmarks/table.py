@@ -1,6 +1,7 @@
 """The page of docs/benchmarks.md that figures make: tables between marks; the words around them stay."""
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -152,6 +153,41 @@ def _summed(ours: Mapping[str, Line], bare: Mapping[str, Line]) -> str:
     )
 
 
+def _crashed(lines: Sequence[Line]) -> str:
+    rows: list[Sequence[object]] = []
+    for cell, side in dict.fromkeys((line["cell"], line["side"]) for line in lines):
+        mine = [line for line in lines if (line["cell"], line["side"]) == (cell, side)]
+        says = Counter(line["says"] for line in mine)
+        rows.append(
+            (
+                mine[0]["words"],
+                side,
+                len(mine),
+                *(sum(line[name] for line in mine) for name in ("applied", "undone", "standing")),
+                *(sum(len(line[name]) for line in mine) for name in ("applied_twice", "undone_twice")),
+                ", ".join(f"{word} {count}" for word, count in says.items()),
+                *(sum(line[name] for line in mine) for name in ("agrees", "leak", "double", "stuck")),
+            )
+        )
+    head = (
+        "what happens",
+        "side",
+        "runs",
+        "applied",
+        "undone",
+        "standing",
+        "applied twice",
+        "undone twice",
+        "the side says",
+        "and that agrees",
+        "silent leak",
+        "double",
+        "stuck",
+    )
+    versions = ", ".join(dict.fromkeys(line["version"] for line in lines))
+    return f"{_table(head, rows)}\n\nVersions: {versions}.\n\n{_load(lines)}"
+
+
 def _shared(lines: Sequence[Line]) -> str:
     rows: list[Sequence[object]] = []
     for side in dict.fromkeys(line["side"] for line in lines):
@@ -227,6 +263,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 _MAKERS: Final = {
     "leaks": _leaked,
+    "crashes": _crashed,
     "compare": _compared,
     "effects": _grown,
     "turns": _grown,
