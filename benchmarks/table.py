@@ -167,6 +167,7 @@ def _crashed(lines: Sequence[Line]) -> str:
                 *(sum(len(line[name]) for line in mine) for name in ("applied_twice", "undone_twice")),
                 ", ".join(f"{word} {count}" for word, count in says.items()),
                 *(sum(line[name] for line in mine) for name in ("agrees", "leak", "double", "stuck")),
+                f"{statistics.median(line['seconds'] for line in mine):.0f}",
             )
         )
     head = (
@@ -183,6 +184,7 @@ def _crashed(lines: Sequence[Line]) -> str:
         "silent leak",
         "double",
         "stuck",
+        "seconds",
     )
     versions = ", ".join(dict.fromkeys(line["version"] for line in lines))
     return f"{_table(head, rows)}\n\nVersions: {versions}.\n\n{_load(lines)}"

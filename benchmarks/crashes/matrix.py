@@ -4,6 +4,7 @@ What is counted comes from the sandbox's log alone; what a side says of itself i
 """
 
 import asyncio
+import contextlib
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -72,7 +73,8 @@ def _aim(cell: Cell, order: Order, bench: Bench) -> Aim:
 
 async def _happens(bench: Bench, side: Side, cell: Cell) -> None:
     if cell.killed:
-        await bench.worker.end(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # its aim may have killed it already
+            await bench.worker.end(signal.SIGKILL)
         await bench.worker.start()
     else:
         await side.stop(cell.stop)
