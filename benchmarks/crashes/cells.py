@@ -18,9 +18,10 @@ Stop = Literal["cancel", "message"]
 
 @dataclass(frozen=True)
 class Cell:
-    """One row. ``undo``: it is stopped first, and what is held is the so-manieth refund.
+    """One row, about the second charge, or with ``undo`` about the undo of that number, counted from 1.
 
-    Without ``killed`` it is stopped once the request is where it is to be.
+    One with ``undo`` is stopped before that; one that isn't ``killed`` is stopped, as ``stop`` says, once
+    its request is where it is to be.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Order:
 
     @property
     def invoices(self) -> tuple[str, str]:
-        """What is charged for. Each cell that is about a charge is about the second."""
+        """What is charged for."""
         return f"{self.name}-first", f"{self.name}-second"
 
     @property

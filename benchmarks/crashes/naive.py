@@ -1,8 +1,9 @@
 """A saga on Temporal as its tutorial writes it, with every default of the SDK.
 
 Compensations are noted, and run in reverse order when the run fails or is cancelled
-(https://learn.temporal.io/tutorials/python/sagas). There, each is noted before its step; a refund needs the
-charge's id, which its answer brings, and so is noted after it. The time limit is the tutorial's.
+(https://github.com/temporalio/temporal-learning/tree/main/docs/tutorials/python/sagas). There, each is noted
+before its step; a refund needs the charge's id, which its answer brings, and so is noted after it. The time
+limit is the tutorial's.
 """
 
 from collections.abc import Awaitable, Callable
