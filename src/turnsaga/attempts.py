@@ -109,6 +109,7 @@ async def bounded(call: Awaitable[T], *, within: timedelta) -> T:
 
     Raises:
         TimeoutError: the limit is over.
+        RuntimeError: the call cancelled itself.
     """
     task = asyncio.ensure_future(_awaited(call))
     # It may be left behind, and nobody asks then how it ended.
@@ -120,6 +121,8 @@ async def bounded(call: Awaitable[T], *, within: timedelta) -> T:
         task.cancel()
     if not finished:
         raise TimeoutError
+    if task.cancelled():
+        raise RuntimeError("the call cancelled itself")
     return task.result()
 
 

@@ -41,7 +41,9 @@ from turnsaga.tool_activities._common import (
     STILL_RUNNING,
     call_before,
     call_for,
+    details,
     now,
+    said,
     speak_of,
 )
 from turnsaga.tool_activities._drafts import draft, parse_call, refreshed
@@ -74,7 +76,7 @@ class CommitAttempts:
         try:
             claim = await self._claimed(tool, ref, gate=gate)
         except (InvalidRequest, NotApplied, KeyConflict) as error:
-            await self._store.record_result(ref, f"not run: {error}", is_error=True)
+            await self._store.record_result(ref, f"not run: {said(error)}", is_error=True)
             return CallOutcome()
         except _Unprepared as error:
             why = f"could not be prepared ({error})"
@@ -130,7 +132,7 @@ class CommitAttempts:
                 prepared = await _prepared(started(tool.prepare, arguments, told), within=tool.limits.call)
             anew = _guarded(lambda: refreshed(tool, row, arguments, prepared))
         except (InvalidRequest, NotApplied, _Unprepared) as error:
-            why = f"not sent: it waited for another effect, and can't be prepared any more ({error})"
+            why = f"not sent: it waited for another effect, and can't be prepared any more ({said(error)})"
             return Claim(Verdict.STORED, await self._store.drop(row.ref, why))
         return await self._store.claim_commit(ref, None, refreshed=anew)
 
@@ -227,14 +229,15 @@ async def _learned(call: Awaitable[object]) -> CommitOutcome:
     except StillGoing:
         raise
     except NotApplied as error:
-        return CommitOutcome(applied=False, error=error.reason)
+        return CommitOutcome(applied=False, error=said(error))
     except ToolOutcome as error:
-        running, spent = isinstance(error, StillRunning), isinstance(error, OutcomeUnknown) and error.final
-        return CommitOutcome(applied=None, error=error.reason, running=running, spent=spent)
+        running = isinstance(error, StillRunning)
+        spent = isinstance(error, OutcomeUnknown) and getattr(error, "final", False) is True
+        return CommitOutcome(applied=None, error=said(error), running=running, spent=spent)
     except Exception as error:  # noqa: BLE001  # a tool's own code may raise anything
         # The text of a foreign error can hold headers and bodies; its type is enough for people.
         _log.warning("commit.no_answer", error_type=type(error).__name__)
-        _log.debug("commit.no_answer.details", exc_info=error)
+        _log.debug("commit.no_answer.details", details=details(error))
         return CommitOutcome(applied=None, error=f"no answer that proves anything ({type(error).__name__})")
     if isinstance(done, Committed):
         return CommitOutcome(applied=True, receipt=done.receipt, result=done.result)
@@ -253,7 +256,7 @@ async def _stale(tool: EffectTool[Any], row: EffectRow) -> str | None:
     try:
         values = parse_arguments(tool, row.arguments).model_dump(mode="json")
     except InvalidRequest as error:
-        return f"stale: not sent, its tool takes other arguments now ({error})"
+        return f"stale: not sent, its tool takes other arguments now ({said(error)})"
     if digest(values) != row.arguments_digest:
         return "stale: not sent, its tool reads the arguments otherwise than when they were shown"
     if tool.current is None or row.read_version is None:
@@ -264,7 +267,7 @@ async def _stale(tool: EffectTool[Any], row: EffectRow) -> str | None:
             within=tool.limits.call,
         )
     except (InvalidRequest, NotApplied, _Unprepared) as error:
-        return f"not sent: what it was prepared on can't be read now ({error})"
+        return f"not sent: what it was prepared on can't be read now ({said(error)})"
     if version == row.read_version:
         return None
     return "stale: not sent, what it was prepared on has been changed since; read it again"

@@ -1,5 +1,6 @@
 """What all phases of a tool need."""
 
+import traceback
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -18,8 +19,10 @@ __all__ = [
     "STILL_RUNNING",
     "call_before",
     "call_for",
+    "details",
     "ms",
     "now",
+    "said",
     "speak_of",
     "until",
 ]
@@ -40,6 +43,26 @@ EXPECTED: Final = ApplicationErrorCategory.BENIGN
 def now() -> datetime:
     """Return this instant."""
     return datetime.now(UTC)
+
+
+def said(error: Exception) -> str:
+    """Return what an error of a tool says; its class is the tool's own, and may fail even at that."""
+    try:
+        reason = getattr(error, "reason", None)
+        text = reason if isinstance(reason, str) else str(error)
+    except Exception:  # noqa: BLE001  # its own code may raise anything
+        text = ""
+    return text or type(error).__name__
+
+
+def details(error: Exception) -> str:
+    """Return where an error was raised and what it says, for a log line at DEBUG, and within bounds.
+
+    A renderer that is given the error itself may take minutes over one of some megabytes, in which nothing
+    else of its worker goes on, and the outcome isn't stored yet.
+    """
+    places = "".join(traceback.format_tb(error.__traceback__))
+    return f"{places[-4000:]}{type(error).__name__}: {said(error)[:1000]}"
 
 
 def ms(span: timedelta) -> int:

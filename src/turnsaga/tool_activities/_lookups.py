@@ -1,6 +1,6 @@
 """``<tool>.lookup``: ask what became of a call whose answer was lost."""
 
-from typing import Any, assert_never
+from typing import Any
 
 from temporalio.exceptions import ApplicationError
 
@@ -10,7 +10,7 @@ from turnsaga.ledger import State
 from turnsaga.models import EffectRef, Resolution
 from turnsaga.store import CommitOutcome, SqlStore, brief, load_object
 from turnsaga.tool_activities._common import EXPECTED, call_for, now, speak_of, until
-from turnsaga.tools import EffectTool, Found, Missing, Running, SearchResult
+from turnsaga.tools import EffectTool, Found, Missing, Running
 
 __all__ = ["LookupAttempts"]
 
@@ -33,7 +33,7 @@ class LookupAttempts:
             return Resolution(effect=brief(row), decided=row.state is not State.UNKNOWN)
         asked_at = now()
         try:
-            answer: SearchResult = await untorn(
+            answer: object = await untorn(
                 started(tool.lookup, load_object(row.request), call_for(row, row.key, tool.limits.call)),
                 within=tool.limits.call,
             )
@@ -52,7 +52,12 @@ class LookupAttempts:
             case Running():
                 pass
             case _:
-                assert_never(answer)
+                # Nothing of it can be believed, and none of it is for a workflow's history.
+                raise ApplicationError(
+                    f"{row.summary}: can't be asked about now (its look-up gave no answer that there is)",
+                    type=OUTCOME_UNKNOWN,
+                    category=EXPECTED,
+                )
         if row.state is State.UNKNOWN:
             raise ApplicationError(
                 f"{row.summary}: not found yet, and may still take effect; it is asked again",

@@ -9,7 +9,7 @@ from turnsaga.attempts import bounded, started
 from turnsaga.errors import InvalidRequest, ToolOutcome
 from turnsaga.models import CallRef
 from turnsaga.store import SqlStore
-from turnsaga.tool_activities._common import call_before
+from turnsaga.tool_activities._common import call_before, said
 from turnsaga.tools import ReadTool, parse_arguments
 
 __all__ = ["ReadAttempts"]
@@ -31,7 +31,7 @@ class ReadAttempts:
             call = call_before(ref, context.user, key="", within=tool.timeout)
             result: object = await bounded(started(tool.read, arguments, call), within=tool.timeout)
         except (InvalidRequest, ToolOutcome) as error:
-            await self._store.record_result(ref, str(error), is_error=True)
+            await self._store.record_result(ref, said(error), is_error=True)
         except Exception as error:  # noqa: BLE001  # a tool's own code may raise anything
             if activity.info().attempt < 3:
                 raise ApplicationError(

@@ -27,7 +27,16 @@ from turnsaga.store import (
     brief,
     load_object,
 )
-from turnsaga.tool_activities._common import EXPECTED, INSIST, STILL_RUNNING, call_for, now, speak_of, until
+from turnsaga.tool_activities._common import (
+    EXPECTED,
+    INSIST,
+    STILL_RUNNING,
+    call_for,
+    now,
+    said,
+    speak_of,
+    until,
+)
 from turnsaga.tool_activities._stragglers import Stragglers
 from turnsaga.tools import Call, EffectTool, JsonObject, Undone
 
@@ -171,11 +180,11 @@ def _said(error: ToolOutcome) -> UndoOutcome | None:
     """Return what a tool's undo said by raising; None if that proves nothing."""
     match error:
         case UndoRefused():
-            return UndoOutcome(error=error.reason)
+            return UndoOutcome(error=said(error))
         case ChangedSince():
-            return UndoOutcome(overtaken=True, error=error.reason)
+            return UndoOutcome(overtaken=True, error=said(error))
         case NotApplied():
-            return UndoOutcome(again=True, error=error.reason)
+            return UndoOutcome(again=True, error=said(error))
         case StillRunning():
             return UndoOutcome(running=True)
         case _:
