@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from turnsaga.ledger import TurnState
 from turnsaga.models import CallRef, StepRef, TurnRef
 from turnsaga.store import schema
-from turnsaga.store._payloads import dump, dump_outcome, load, load_object
+from turnsaga.store._payloads import dump, dump_outcome, load, load_object, load_text
 from turnsaga.store._prepared import Prepared, Row
 from turnsaga.store._rows import EffectRow, TurnRow, effect_row, turn_row
 from turnsaga.store._statements import CALL, TURN, listed, matches
@@ -154,11 +154,11 @@ def step_context(connection: Connection, ref: StepRef, *, now: datetime) -> Step
     stored = _STEP.run(connection, _step(ref)).one_or_none()
     return StepContext(
         fenced=turn.fenced or turn.state is not TurnState.RUNNING,
-        message=load(turn.message),
+        message=load_text(turn.message),
         model=turn.model,
         policies=load_object(turn.policies),
         # Of a conversation that has just begun there is nothing to read but what is read already.
-        history=(PastTurn(load(turn.message), turn.state, ()),)
+        history=(PastTurn(load_text(turn.message), turn.state, ()),)
         if turn.position == 1 and ref.step == 1 and stored is None
         else _history(connection, turn),
         notices=_notices(connection, turn),
@@ -306,14 +306,16 @@ def _history(connection: Connection, turn: TurnRow) -> tuple[PastTurn, ...]:
             call.result, rows.get(call.effect), is_error=call.is_error, repeated=call.repeated
         )
         by_step.setdefault((call.turn, call.step), []).append(
-            PastCall(load(call.call_id), load(call.tool), load(call.arguments), text, is_error)
+            PastCall(load_text(call.call_id), load_text(call.tool), load_text(call.arguments), text, is_error)
         )
     by_turn: dict[str, list[PastStep]] = {}
     for step in _of(connection, _STEPS_OF_TURNS, turns):
         by_turn.setdefault(step.turn, []).append(
-            PastStep(load(step.text), tuple(by_step.get((step.turn, step.step), ())))
+            PastStep(load_text(step.text), tuple(by_step.get((step.turn, step.step), ())))
         )
-    return tuple(PastTurn(load(row.message), row.state, tuple(by_turn.get(row.turn, ()))) for row in turns)
+    return tuple(
+        PastTurn(load_text(row.message), row.state, tuple(by_turn.get(row.turn, ()))) for row in turns
+    )
 
 
 def _of(connection: Connection, statement: Prepared, turns: Sequence[TurnRow]) -> Iterator[Row]:
@@ -338,19 +340,19 @@ def _call_result(
             effect.state,
             held_for=effect.held_for,
             unasked=effect.commit_order is None,
-            result=_text(load(effect.result)) if effect.result is not None else None,
+            result=_text(effect.result) if effect.result is not None else None,
             error=effect.error,
             repeated=repeated,
             title=effect.title,
             key=effect.key,
         )
     if result is not None:
-        return _text(load(result)), is_error
+        return _text(result), is_error
     return "not run: the turn was stopped before this call", True
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else dump_outcome(value)
+def _text(result: str) -> str:
+    return load_text(result) if result.startswith('"') else result
 
 
 def _notices(connection: Connection, turn: TurnRow) -> tuple[str, ...]:
