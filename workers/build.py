@@ -30,6 +30,8 @@ from workflows.agent_turn import AgentTurn
 __all__ = ["app", "build_worker", "connect", "prepare_engine"]
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+# As long as an attempt's worker counts as alive without a heartbeat.
+_CACHED_FOR: Final = timedelta(seconds=5)
 _PAUSE_S: Final = 1.0
 
 
@@ -89,6 +91,8 @@ def build_worker(client: Client, store: SqlStore, settings: WorkerSettings, *, t
         max_cached_workflows=settings.max_cached_workflows,
         # Cancels reach an activity with its heartbeats; the default throttle would hold them for seconds.
         max_heartbeat_throttle_interval=timedelta(milliseconds=100),
+        # So long a run waits for the worker that has it cached, which may be dead, before any takes it.
+        sticky_queue_schedule_to_start_timeout=_CACHED_FOR,
     )
 
 
