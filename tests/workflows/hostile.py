@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
-__all__ = ["ERRORS", "LARGE", "VALUES"]
+from turnsaga.errors import NotApplied, OutcomeUnknown, StillRunning
+
+__all__ = ["ERRORS", "LARGE", "REASONS", "VALUES"]
 
 LARGE: Final = "x" * 3_000_000
 
@@ -95,3 +97,30 @@ ERRORS: Final[Mapping[str, Callable[[], BaseException]]] = {
     "a group": lambda: BaseExceptionGroup("many", [_Quit(), _Speechless()]),
     "an error for a reason": lambda: KeyError(_Speechless()),
 }
+
+
+class _WithoutAReason(NotApplied):
+    def __init__(self) -> None:
+        """Set nothing, as a subclass that forgets its base."""
+
+
+class _WithoutAnEnd(OutcomeUnknown):
+    def __init__(self) -> None:
+        """As above."""
+
+
+def _odd(reason: object) -> Any:
+    """Return what a type checker would refuse."""
+    return reason
+
+
+REASONS: Final[Mapping[str, Callable[[], BaseException]]] = {
+    "not applied for 3 MB": lambda: NotApplied(LARGE),
+    "not applied for an error": lambda: NotApplied(_odd(_Speechless())),
+    "not applied without a reason": _WithoutAReason,
+    "unknown for half a surrogate pair": lambda: OutcomeUnknown("a\x00b\ud83d"),
+    "unknown for an error": lambda: OutcomeUnknown(_odd(_Speechless())),
+    "unknown without a reason": _WithoutAnEnd,
+    "running for an object": lambda: StillRunning(_odd(object())),
+}
+"""What a tool says in the engine's own words, and says oddly."""
