@@ -32,7 +32,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.scripted import ScriptedModel
 from turnsaga import names
-from turnsaga.attempts import heartbeating, writer
+from turnsaga.attempts import heartbeating
 from turnsaga.errors import InvalidRequest, ModelUnavailable, StaleStep, StoreUnavailable
 from turnsaga.keys import digest
 from turnsaga.models import CallPlan, StepPlan, StepRef
@@ -119,7 +119,7 @@ class ModelActivities:
     async def _ask(self, ref: StepRef, context: StepContext) -> StoredReply | None:
         """Ask, and store the reply; None once the turn is fenced."""
         attempt = activity.info().attempt
-        if attempt > 1 and not await self._store.restart_step(ref, attempt, by=writer()):
+        if attempt > 1 and not await self._store.restart_step(ref, attempt, by=_writer()):
             return None
         notices = notices_text(context.notices)
         try:
@@ -139,7 +139,7 @@ class ModelActivities:
             raise ApplicationError(str(error), type=type(error).__name__) from None
         if response is None:
             return None
-        return await self._store.record_reply(ref, self._reply(response, context.policies), by=writer())
+        return await self._store.record_reply(ref, self._reply(response, context.policies), by=_writer())
 
     async def _streamed(
         self, ref: StepRef, context: StepContext, model: Model, notices: str
@@ -282,7 +282,7 @@ class _TextStream:
     @classmethod
     @asynccontextmanager
     async def open(cls, store: SqlStore, ref: StepRef) -> AsyncIterator["_TextStream"]:
-        stream = cls(store, ref, writer())
+        stream = cls(store, ref, _writer())
         flusher = asyncio.create_task(stream._flush_regularly())
         try:
             yield stream
@@ -316,6 +316,12 @@ class _TextStream:
             except StaleStep as stale:
                 self.stale = stale
                 return
+
+
+def _writer() -> Writer:
+    """Return which attempt this is, for the ledger to tell its text from that of another one."""
+    info = activity.info()
+    return Writer(info.started_time, info.workflow_run_id or "", info.attempt)
 
 
 def notices_text(notices: Sequence[str]) -> str:

@@ -16,9 +16,7 @@ from typing import Any, Final, TypeVar, cast
 
 from temporalio import activity
 
-from turnsaga.store import Writer
-
-__all__ = ["StillGoing", "bounded", "heartbeating", "started", "untorn", "writer"]
+__all__ = ["StillGoing", "bounded", "heartbeating", "started", "untorn"]
 
 T = TypeVar("T")
 _BEAT_S: Final = 1.0
@@ -50,12 +48,6 @@ async def heartbeating() -> AsyncIterator[None]:
         yield
     finally:
         task.cancel()
-
-
-def writer() -> Writer:
-    """Return which attempt this is, for the ledger to tell its text from that of another one."""
-    info = activity.info()
-    return Writer(info.started_time, info.workflow_run_id or "", info.attempt)
 
 
 async def started(function: Callable[..., object], *arguments: object) -> Any:  # noqa: ANN401  # what the function returns

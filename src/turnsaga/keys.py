@@ -17,6 +17,7 @@ from turnsaga.errors import InvalidRequest
 __all__ = [
     "KEY_PREFIX",
     "Json",
+    "bounded_name",
     "canonical_json",
     "digest",
     "effect_id",
@@ -71,6 +72,22 @@ def effect_key(
         "user": user,
     }
     return f"{KEY_PREFIX}_{digest(parts)}"
+
+
+def bounded_name(text: str, *, limit: int = 200) -> str:
+    """Return a name that fits into an index: the text itself where it is short and can be stored as it is.
+
+    Another stands as its head and the SHA-256 of all of it, so that no two become one.
+
+    Args:
+        text: a name that a tool gives: a business identity, a resource, a version.
+        limit: characters that the name may have, at least 100.
+    """
+    whole = text.encode("utf-8", "surrogatepass")
+    if len(text) <= limit and "\x00" not in text and not any("\ud800" <= char <= "\udfff" for char in text):
+        return text
+    head = text[: limit - 75].replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    return f"{head}… sha256:{hashlib.sha256(whole).hexdigest()}"
 
 
 def undo_key(key: str) -> str:

@@ -1,12 +1,14 @@
 """An outcome's content can't make its storing fail, and a receipt is there whole for the undo."""
 
 import json
+import random
 from typing import Any
 
 import pytest
 
 from tests.store.ledgers import ADA, Ledger
 from tests.workflows.hostile import LARGE, VALUES
+from turnsaga.keys import bounded_name
 from turnsaga.ledger import State
 from turnsaga.models import EffectRef, TurnRef
 from turnsaga.store import CommitOutcome, UndoOutcome, load_object
@@ -94,3 +96,21 @@ async def test_whatever_an_error_says_is_stored_and_shown(
     assert (row.error or "").encode() is not None
     assert len(row.error or "") <= 4000
     json.dumps(page.events[-1].data, ensure_ascii=False).encode()
+
+
+async def test_names_of_any_length_and_content_fit_into_the_ledger_s_indexes(ledger: Ledger) -> None:
+    """Postgres takes no entry over some 2,700 bytes; random text can't be compressed below that."""
+    chance = random.Random(7)
+    odd = ["".join(chr(chance.randrange(0x4E00, 0x9FFF)) for _ in range(10_000)), "\x00\ud800" * 50]
+    for name in odd:
+        ref = await ledger.turn()
+        effect = await ledger.commit(
+            ref,
+            identity=bounded_name(name, limit=500),
+            resources=(bounded_name(name),),
+            read_version=bounded_name(name),
+        )
+        row = await ledger.store.load_effect(effect)
+
+        assert row.identity == bounded_name(name, limit=500)
+        assert row.read_version == bounded_name(name)

@@ -13,7 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnsaga.errors import InvalidRequest
-from turnsaga.keys import canonical_json, digest, effect_id, effect_key, sub_key, turn_id, undo_key
+from turnsaga.keys import (
+    bounded_name,
+    canonical_json,
+    digest,
+    effect_id,
+    effect_key,
+    sub_key,
+    turn_id,
+    undo_key,
+)
 
 ANY_ARGUMENTS: Final = settings(max_examples=150, deadline=None, database=None)
 
@@ -336,3 +345,23 @@ def test_different_starts_are_different_turns(one: str, other: str) -> None:
     for part in ("tenant", "user", "conversation", "start_key"):
         assert turn(**{part: one}) != turn(**{part: other})
     assert turn(start_key=one) == turn(start_key=one)
+
+
+@pytest.mark.parametrize("name", ["", "INV-7", "kind/ñ😀", "x" * 200])
+def test_short_name_is_itself(name: str) -> None:
+    assert bounded_name(name) == name
+
+
+@pytest.mark.parametrize("tail", ["", "\x00", "\ud800", "é", "z" * 10_000], ids=range(5))
+def test_name_that_no_index_takes_is_told_from_every_other_one(tail: str) -> None:
+    names = [f"{'x' * 300}{tail}{last}" for last in ("a", "b", "\udfff")] + [
+        f"\x00{tail}",
+        f"\ufffd{tail}\x00",
+    ]
+    bounded = [bounded_name(name) for name in names]
+
+    assert len(set(bounded)) == len(names)
+    for each in bounded:
+        assert len(each) <= 200
+        assert "\x00" not in each
+        each.encode("utf-8")

@@ -92,7 +92,12 @@ def _texts(error: BaseException) -> Iterator[str]:
     if isinstance(error, _SPEAKABLE):
         return
     parts: tuple[object, ...] = error.args
-    for said in (repr(error), str(error), *(repr(part) for part in parts), *(str(part) for part in parts)):
-        # Shorter ones are words that any line may have.
-        if len(said) > 3:
-            yield said
+    for part in (error, *parts):
+        for write in (repr, str):
+            try:
+                said = write(part)
+            except Exception:  # noqa: BLE001, S112  # a foreign class may raise anything; then no line has it
+                continue
+            # Shorter ones are words that any line may have.
+            if len(said) > 3:
+                yield said

@@ -46,7 +46,7 @@ from turnsaga.tool_activities._common import (
     said,
     speak_of,
 )
-from turnsaga.tool_activities._drafts import draft, parse_call, refreshed
+from turnsaga.tool_activities._drafts import draft, parse_call, refreshed, version_name
 from turnsaga.tool_activities._stragglers import AHEAD, Stragglers
 from turnsaga.tools import CommitPolicy, Committed, EffectTool, Policy, parse_arguments
 
@@ -268,7 +268,7 @@ async def _stale(tool: EffectTool[Any], row: EffectRow) -> str | None:
         )
     except (InvalidRequest, NotApplied, _Unprepared) as error:
         return f"not sent: what it was prepared on can't be read now ({said(error)})"
-    if version == row.read_version:
+    if version_name(version) == row.read_version:
         return None
     return "stale: not sent, what it was prepared on has been changed since; read it again"
 

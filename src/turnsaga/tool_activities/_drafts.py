@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from turnsaga.keys import canonical_json, digest, effect_key
+from turnsaga.keys import bounded_name, canonical_json, digest, effect_key
 from turnsaga.models import CallRef
 from turnsaga.settle import OnUnknown
 from turnsaga.store import CallContext, EffectRow, NewEffect, Refreshed, load_object
@@ -14,7 +14,7 @@ from turnsaga.tool_activities._common import ms
 from turnsaga.tool_activities._plans import call_plan
 from turnsaga.tools import EffectTool, Keyed, Prepared, call_policy, card_of, parse_arguments, sentence
 
-__all__ = ["ParsedCall", "draft", "parse_call", "refreshed"]
+__all__ = ["ParsedCall", "draft", "parse_call", "refreshed", "version_name"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,9 @@ def draft(
     identity = None if prepared is None else prepared.identity
     if identity is None and tool.identity is not None:
         identity = tool.identity(call.arguments)
+    # Index entries are bounded, and a name that is cut could be two.
+    identity = None if identity is None else bounded_name(identity, limit=500)
+    touched = () if tool.resources is None else tool.resources(call.arguments)
     repeat, limits = tool.repeat, tool.limits
     return NewEffect(
         tool=tool.name,
@@ -76,12 +79,12 @@ def draft(
         occurrence=context.occurrence,
         key=call.key,
         request=request,
-        resources=tuple(tool.resources(call.arguments)) if tool.resources is not None else (),
+        resources=tuple(map(bounded_name, touched)),
         plan=call_plan(tool, ref.index, call.arguments, held=policy.holds),
         policy=policy,
         confirm=limits.confirm,
         shown_digest=_shown(tool, call, request, identity, title),
-        read_version=None if prepared is None else prepared.version,
+        read_version=None if prepared is None else version_name(prepared.version),
         reversible=tool.reversible,
         keyed=tool.keyed,
         can_look_up=tool.lookup is not None,
@@ -115,8 +118,13 @@ def refreshed(
     return Refreshed(
         request=request,
         shown_digest=_shown(tool, call, request, row.identity, row.title),
-        read_version=row.read_version if prepared is None else prepared.version,
+        read_version=row.read_version if prepared is None else version_name(prepared.version),
     )
+
+
+def version_name(version: str | None) -> str | None:
+    """Return what a tool read as its version, in the form in which it is stored and compared."""
+    return None if version is None else bounded_name(version)
 
 
 def _shown(
