@@ -251,7 +251,9 @@ async def test_worker_waits_for_a_temporal_that_is_away_and_says_so(tmp_path: Pa
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "workers", "run", cwd=REPOSITORY, env=env, stdout=output, stderr=output
         )
-    await eventually(lambda: b"temporal.unavailable" in log.read_bytes(), what="a word about Temporal")
+    await eventually(
+        lambda: b"temporal.unavailable" in log.read_bytes(), within=60, what="a word about Temporal"
+    )
     waits = process.returncode is None
     process.send_signal(signal.SIGTERM)
 

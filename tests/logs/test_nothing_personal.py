@@ -21,6 +21,7 @@ from socketserver import StreamRequestHandler, TCPServer, ThreadingTCPServer
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 from temporalio.client import Client
 
@@ -376,16 +377,15 @@ async def test_tools_whose_errors_quote_their_arguments(
 
     keyed, once = FakeSystem(after=quotes), FakeSystem("other", before=quotes)
 
-    def long_name(arguments: Note) -> list[str]:
-        return [arguments.text * 100]
+    def touched(arguments: Note) -> list[str]:
+        return [arguments.text]
 
     quick = replace(keyed.tool("note_down").limits, landing_window=timedelta(0))
     tools = Tools(
         [
             replace(keyed.tool("note_down"), prepare=prepare, limits=quick),
             replace(once.tool("note_once"), repeat=Once(), limits=quick),
-            # Longer than the column: Postgres refuses the statement, and the error holds its parameters.
-            replace(keyed.tool("note_long"), resources=long_name),
+            replace(keyed.tool("note_refused"), resources=touched),
             ReadTool(
                 name="look",
                 description="Look.",
@@ -403,14 +403,19 @@ async def test_tools_whose_errors_quote_their_arguments(
                 call(name, identity=f"{MARK}{name}", text=MARK) for name in ("note_down", "note_once", "look")
             ]
             states = await settled_by_abort(turns, reply(*asked))
-            long = await turns.start(reply(call("note_long", identity=f"{MARK}long", text=MARK)), THINKING)
+            # The error of a statement that Postgres refuses holds its parameters.
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute("ALTER TABLE resources ADD CHECK (resource = '')")
+            last = await turns.start(
+                reply(call("note_refused", identity=f"{MARK}refused", text=MARK)), THINKING
+            )
 
             def refused() -> bool:
-                return any("DataError" in line.get("exception", "") for line in logs.lines)
+                return any("IntegrityError" in line.get("exception", "") for line in logs.lines)
 
-            await eventually(refused, what="a statement that the database refuses")
-            await turns.turns.abort(WHO, long.ref.turn)
-            await turns.settled(long, within=60)
+            await eventually(refused, within=60, what="a statement that the database refuses")
+            await turns.turns.abort(WHO, last.ref.turn)
+            await turns.settled(last, within=60)
 
     assert [line for line in logs.text.splitlines() if MARK in line] == []
     assert set(states.values()) <= {"compensated", "failed"}
