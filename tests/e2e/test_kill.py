@@ -251,14 +251,18 @@ async def test_worker_waits_for_a_temporal_that_is_away_and_says_so(tmp_path: Pa
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "workers", "run", cwd=REPOSITORY, env=env, stdout=output, stderr=output
         )
-    await eventually(
-        lambda: b"temporal.unavailable" in log.read_bytes(), within=60, what="a word about Temporal"
-    )
-    waits = process.returncode is None
-    process.send_signal(signal.SIGTERM)
+    try:
+        await eventually(
+            lambda: b"temporal.unavailable" in log.read_bytes(), within=60, what="a word about Temporal"
+        )
+    finally:
+        waits = process.returncode is None
+        if waits:
+            process.send_signal(signal.SIGTERM)
+        code = await asyncio.wait_for(process.wait(), 15)
 
     assert waits
-    assert await asyncio.wait_for(process.wait(), 15) == 0
+    assert code == 0
     assert "127.0.0.1:1" in log.read_text()
 
 

@@ -5,10 +5,10 @@ import itertools
 from pydantic_ai.messages import ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
 
 from activities.model import history
+from tests.oracle import truth_of
 from tests.stack import SandboxProcess, Turns, call, eventually, say
 from turnsaga.models import StepRef
 from turnsaga.store import Started
-from turnsaga.testing import Truth
 
 _ids = itertools.count(1)
 THINKING = say(*["thinking "] * 400, delay_ms=50)
@@ -24,10 +24,6 @@ def invoice() -> str:
 
 def record_name() -> str:
     return f"RO{next(_ids)}"
-
-
-async def truth_of(sandbox: SandboxProcess) -> Truth:
-    return Truth.model_validate(await sandbox.truth())
 
 
 async def charges(sandbox: SandboxProcess, name: str) -> int:

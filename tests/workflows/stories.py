@@ -8,9 +8,11 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowExecutionStatus
 
-from tests.stack import SandboxProcess, Turns, call, eventually, reply
-from tests.workflows.steps import THINKING, charge, invoice, record_name, truth_of
+from tests.oracle import truth_of
+from tests.stack import WHO, SandboxProcess, Turns, call, eventually, reply, say
+from tests.workflows.steps import THINKING, charge, invoice, record_name
 from turnsaga.ledger import State
+from turnsaga.models import TurnView
 from turnsaga.recovery import RecoveryActivities
 from turnsaga.store import Started
 
@@ -169,6 +171,17 @@ async def closed(turns: Turns, started: Started) -> WorkflowExecutionStatus:
 
     result: WorkflowExecutionStatus = await eventually(status, what="the end of the run")
     return result
+
+
+async def ended(turns: Turns, name: str, *, stopped: bool) -> tuple[Started, TurnView]:
+    """Return a turn with one charge that has ended, and its run with it."""
+    started = await turns.start(reply(charge(name)), THINKING if stopped else say("Done."))
+    if stopped:
+        await turns.reaches(started, "committed", "charge_card")
+        await turns.turns.abort(WHO, started.ref.turn)
+    view = await turns.settled(started)
+    await closed(turns, started)
+    return started, view
 
 
 async def reset_before(turns: Turns, started: Started, activity: str) -> str:

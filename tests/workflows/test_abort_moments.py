@@ -6,6 +6,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
+from tests.oracle import truth_of
 from tests.stack import (
     WHO,
     SandboxProcess,
@@ -20,7 +21,7 @@ from turnsaga import names
 from turnsaga.client import TurnClient
 from turnsaga.ledger import TurnState
 from turnsaga.store import SqlStore, Started
-from turnsaga.testing import FakeSystem, Note, Truth
+from turnsaga.testing import FakeSystem, Note
 from turnsaga.tools import Call, Prepared, Tools
 from workers.build import build_worker
 from workers.settings import WorkerSettings
@@ -34,10 +35,6 @@ def charge(invoice: str, amount: str = "10.00") -> dict[str, object]:
 
 def invoice() -> str:
     return f"INV-A{next(_ids)}"
-
-
-async def truth_of(sandbox: SandboxProcess) -> Truth:
-    return Truth.model_validate(await sandbox.truth())
 
 
 async def test_abort_before_the_first_task_asks_no_model_and_prepares_nothing(

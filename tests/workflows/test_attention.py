@@ -5,8 +5,9 @@ from pathlib import Path
 
 from temporalio.client import Client
 
+from tests.oracle import truth_of
 from tests.stack import WHO, SandboxProcess, Turns, call, eventually, reply, turns_over
-from tests.workflows.steps import THINKING, all_are, invoice, truth_of
+from tests.workflows.steps import THINKING, all_are, invoice
 from turnsaga.errors import UndoRefused
 from turnsaga.ledger import State, TurnState
 from turnsaga.models import Principal

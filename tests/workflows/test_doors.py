@@ -9,10 +9,11 @@ from temporalio.client import WorkflowExecutionStatus
 
 from tests.oracle import must_be_whole, truth_of
 from tests.stack import WHO, SandboxProcess, Turns, call, eventually, reply, say
-from tests.workflows.steps import THINKING, charge, charges, invoice
+from tests.workflows.steps import charge, charges, invoice
 from tests.workflows.stories import (
     begin,
     closed,
+    ended,
     halfway,
     happened,
     on_the_wire,
@@ -240,12 +241,7 @@ async def test_turn_that_is_reset_after_its_end_stays_as_it_ended(
     turns: Turns, sandbox: SandboxProcess, *, stopped: bool
 ) -> None:
     name = invoice()
-    started = await turns.start(reply(charge(name)), THINKING if stopped else say("Done."))
-    if stopped:
-        await turns.reaches(started, "committed", "charge_card")
-        await turns.turns.abort(WHO, started.ref.turn)
-    before = await turns.settled(started)
-    await closed(turns, started)
+    started, before = await ended(turns, name, stopped=stopped)
     asked = len((await sandbox.truth())["calls"])
     await reset_before(turns, started, "charge_card.commit")
     await closed(turns, started)

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
+from tests.oracle import truth_of
 from tests.stack import SandboxProcess, Turns, call, eventually, reply, say
-from tests.workflows.steps import THINKING, charge, charges, invoice, record_name, truth_of
+from tests.workflows.steps import THINKING, charge, charges, invoice, record_name
 from turnsaga.errors import DecisionRefused, NotFound, PolicyLoosened, TurnInProgress
 from turnsaga.ledger import TurnState
 from turnsaga.models import EffectView, Principal

@@ -14,8 +14,9 @@ import pytest
 from temporalio.client import Client
 
 from activities.deployment import deployment_tools
+from tests.oracle import truth_of
 from tests.stack import WHO, SandboxProcess, Turns, call, eventually, reply, say, turns_over
-from tests.workflows.steps import THINKING, charge, invoice, record_name, truth_of
+from tests.workflows.steps import THINKING, charge, invoice, record_name
 from turnsaga.ledger import State, TurnState
 from turnsaga.recovery import RecoveryActivities
 from turnsaga.store import Started

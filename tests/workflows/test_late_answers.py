@@ -13,9 +13,10 @@ from temporalio.client import Client
 from activities.deployment import deployment_tools
 from activities.tools.mail import Mail
 from activities.tools.payments import Payments
+from tests.oracle import truth_of
 from tests.stack import SandboxProcess, Turns, call, eventually, reply, say, turns_over
 from tests.workflows.recorded_wire import recorded_wire
-from tests.workflows.steps import charge, charges, invoice, record_name, truth_of
+from tests.workflows.steps import charge, charges, invoice, record_name
 from turnsaga.ledger import State, TurnState
 from turnsaga.models import StepRef
 from turnsaga.recovery import RecoveryActivities

@@ -13,8 +13,9 @@ from temporalio.client import Client
 from activities.deployment import deployment_tools
 from activities.tools.messages import Messages
 from tests.databases import Postgres
+from tests.oracle import truth_of
 from tests.stack import WHO, SandboxProcess, Turns, call, reply, say, turns_over
-from tests.workflows.steps import THINKING, charge, invoice, truth_of
+from tests.workflows.steps import THINKING, charge, invoice
 from turnsaga.ledger import State, TurnState
 from turnsaga.tools import Limits
 

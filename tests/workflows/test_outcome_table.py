@@ -18,10 +18,10 @@ from temporalio.client import Client
 from activities.deployment import deployment_tools
 from activities.settings import VendorSettings
 from activities.tools import messages, payments, records
+from tests.oracle import truth_of
 from tests.stack import SandboxProcess, Turns, call, eventually, free_port, reply, say, turns_over
 from tests.workflows.outcome_cells import CALL_S, CELLS, IMPOSSIBLE, TARGETS, Cell
 from tests.workflows.recorded_wire import RecordedWire, Request, Twist, recorded_wire
-from tests.workflows.steps import truth_of
 from turnsaga.errors import ToolOutcome
 from turnsaga.ledger import State, TurnState
 from turnsaga.models import EffectView, TurnEvent

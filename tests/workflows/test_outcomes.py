@@ -7,8 +7,9 @@ from pathlib import Path
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
+from tests.oracle import truth_of
 from tests.stack import WHO, SandboxProcess, Turns, call, reply, say, turns_over
-from tests.workflows.steps import THINKING, charge, charges, invoice, record_name, truth_of
+from tests.workflows.steps import THINKING, charge, charges, invoice, record_name
 from turnsaga.keys import sub_key
 from turnsaga.ledger import State, TurnState
 from turnsaga.models import CallRef, StepRef

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 
 import pytest
 
+from tests.oracle import truth_of
 from tests.stack import SandboxProcess, Turns, call, eventually, reply, say
-from tests.workflows.steps import truth_of
 from turnsaga.errors import DecisionRefused, NotFound
 from turnsaga.ledger import TurnState
 from turnsaga.models import EffectView, Principal, StepRef, TurnEvent, TurnView

@@ -8,8 +8,9 @@ import pytest
 from pydantic import BaseModel, ConfigDict, model_validator
 from temporalio.client import Client
 
+from tests.oracle import truth_of
 from tests.stack import WHO, SandboxProcess, Turns, call, eventually, reply, say, turns_over
-from tests.workflows.steps import THINKING, charge, charges, invoice, must_have_valid_history, truth_of
+from tests.workflows.steps import THINKING, charge, charges, invoice, must_have_valid_history
 from turnsaga.models import EffectView
 from turnsaga.store import Started
 from turnsaga.testing import FakeSystem

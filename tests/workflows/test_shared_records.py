@@ -14,16 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.oracle import truth_of
 from tests.stack import SandboxProcess, Turns, call, reply, say
-from tests.workflows.steps import (
-    THINKING,
-    charge,
-    charges,
-    invoice,
-    must_have_valid_history,
-    record_name,
-    truth_of,
-)
+from tests.workflows.steps import THINKING, charge, charges, invoice, must_have_valid_history, record_name
 from turnsaga.errors import TurnInProgress
 from turnsaga.ledger import TurnState
 from turnsaga.models import EffectView, TurnView

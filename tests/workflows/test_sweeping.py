@@ -11,9 +11,10 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from tests.oracle import must_be_whole
 from tests.stack import WHO, SandboxProcess, Turns, eventually, reply, say
-from tests.workflows.steps import THINKING, charge, charges, invoice
+from tests.workflows.steps import charge, charges, invoice
 from tests.workflows.stories import (
     closed,
+    ended,
     halfway,
     happened,
     once_and_undone,
@@ -60,12 +61,7 @@ async def test_sweeper_that_looked_before_a_turn_s_end_changes_nothing_of_it(
 ) -> None:
     """Between its look at the ledger and its look at Temporal, the turn and its run have ended."""
     name = invoice()
-    started = await turns.start(reply(charge(name)), THINKING if stopped else say("Done."))
-    if stopped:
-        await turns.reaches(started, "committed", "charge_card")
-        await turns.turns.abort(WHO, started.ref.turn)
-    before = await turns.settled(started)
-    await closed(turns, started)
+    started, before = await ended(turns, name, stopped=stopped)
     asked = len((await sandbox.truth())["calls"])
     await sweeper_of(turns).recover(start_of(started))
     recovery = turns.client.get_workflow_handle(f"recover-{started.ref.turn}")

@@ -56,7 +56,8 @@ class Limits:
 
     ``send_by``: how long after its claim an attempt may still send. ``call``: one call to the system.
     ``sends``: how often a keyed request is sent at most. ``landing_window``: how long after its last
-    moment of sending a request can still take effect; a "not found" is believed only after that.
+    moment of sending, or the end of its call if that is later, a request can still take effect; a
+    "not found" is believed only after that.
     ``confirm``: how long the user is asked before the effect is released. ``wait``: how long a call waits
     for a busy resource. ``resolve``: how long the outcome of a lost call
     is looked for before it is handed to a person. ``undo_sends`` and ``undo_total`` bound the undo, which
