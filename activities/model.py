@@ -32,7 +32,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.scripted import ScriptedModel
 from turnsaga import names
-from turnsaga.attempts import heartbeating
+from turnsaga.attempts import heartbeating, stand_by
 from turnsaga.errors import InvalidRequest, ModelUnavailable, StaleStep, StoreUnavailable
 from turnsaga.keys import digest
 from turnsaga.models import CallPlan, StepPlan, StepRef
@@ -106,15 +106,21 @@ class ModelActivities:
         could ask for other calls than those that are under way.
         """
         async with heartbeating():
-            context = await self._store.step_context(ref)
-            if context.fenced:
-                return StepPlan(step=ref.step, fenced=True)
-            stored = context.stored
-            if stored is None:
-                stored = await self._ask(ref, context)
-            if stored is None:
-                return StepPlan(step=ref.step, fenced=True)
-            return self._plan(ref, stored, context.policies)
+            plan = await self._planned(ref)
+        if plan.fenced:
+            await stand_by()
+        return plan
+
+    async def _planned(self, ref: StepRef) -> StepPlan:
+        context = await self._store.step_context(ref)
+        if context.fenced:
+            return StepPlan(step=ref.step, fenced=True)
+        stored = context.stored
+        if stored is None:
+            stored = await self._ask(ref, context)
+        if stored is None:
+            return StepPlan(step=ref.step, fenced=True)
+        return self._plan(ref, stored, context.policies)
 
     async def _ask(self, ref: StepRef, context: StepContext) -> StoredReply | None:
         """Ask, and store the reply; None once the turn is fenced."""

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from pydantic_ai.models import Model
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -23,6 +22,7 @@ from activities.model import ModelActivities
 from benchmarks.bare import BareSaga, bare_activities
 from benchmarks.shop import model_of, shop_tools
 from turnsaga.connecting import temporal_config
+from turnsaga.converting import data_converter
 from turnsaga.logs import configure
 from turnsaga.plugin import TurnSagaPlugin
 from turnsaga.starting import ensure_search_attributes
@@ -63,7 +63,7 @@ async def _bare() -> Worker:
 
 async def _turnsaga() -> Worker:
     config = temporal_config()
-    config["data_converter"] = pydantic_data_converter
+    config["data_converter"] = data_converter
     client = await Client.connect(**config)
     await ensure_search_attributes(client)
     store = SqlStore(os.environ["TURNSAGA_BENCH_DATABASE"])

@@ -6,7 +6,6 @@ from typing import Final
 
 import structlog
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
 from activities.checks import vendor_checks
@@ -15,6 +14,7 @@ from activities.model import ModelActivities
 from activities.settings import VendorSettings
 from settings.reading import SettingsRefused, read_settings
 from turnsaga.connecting import connection_fault, temporal_config
+from turnsaga.converting import data_converter
 from turnsaga.deployment import Deployment
 from turnsaga.errors import InvalidRequest
 from turnsaga.plugin import TurnSagaPlugin
@@ -63,7 +63,7 @@ async def connect() -> Client:
     """
     config = temporal_config()
     # The plugin belongs to the worker, which has the tools; on both it would apply twice.
-    config["data_converter"] = pydantic_data_converter
+    config["data_converter"] = data_converter
     while True:
         try:
             return await Client.connect(**config)

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from benchmarks.crashes.naive import NAIVE_ACTIVITIES, NaiveSaga
 from benchmarks.crashes.on_dbos import launch
 from turnsaga.connecting import temporal_config
+from turnsaga.converting import data_converter
 
 
 async def main() -> None:
@@ -30,7 +30,7 @@ async def main() -> None:
 @asynccontextmanager
 async def _naive() -> AsyncIterator[None]:
     config = temporal_config()
-    config["data_converter"] = pydantic_data_converter
+    config["data_converter"] = data_converter
     async with Worker(
         await Client.connect(**config),
         task_queue=os.environ["TURNSAGA_TASK_QUEUE"],

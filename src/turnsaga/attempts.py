@@ -16,11 +16,14 @@ from typing import Any, Final, TypeVar, cast
 
 from temporalio import activity
 
-__all__ = ["StillGoing", "bounded", "heartbeating", "started", "untorn"]
+__all__ = ["StillGoing", "bounded", "heartbeating", "stand_by", "started", "untorn"]
 
 T = TypeVar("T")
 _BEAT_S: Final = 1.0
 _GRACE_S: Final = 1.0
+# Together less than the time without a heartbeat after which a worker counts as dead.
+_STAND_BY_S: Final = 2.0
+_HEARD_S: Final = 0.5
 
 
 class StillGoing(TimeoutError):
@@ -37,17 +40,41 @@ async def heartbeating() -> AsyncIterator[None]:
 
     What takes less than a second needs none: each is a call to the server.
     """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
 
-    async def beat() -> None:
-        while True:
-            await asyncio.sleep(_BEAT_S)
-            activity.heartbeat()
+    def beat() -> None:
+        nonlocal timer
+        timer = loop.call_later(_BEAT_S, beat)
+        activity.heartbeat()
 
-    task = asyncio.create_task(beat())
+    timer = loop.call_later(_BEAT_S, beat)
     try:
         yield
     finally:
-        task.cancel()
+        timer.cancel()
+
+
+async def stand_by() -> None:
+    """Let a model request that met the fence wait until its turn has ended, before it answers.
+
+    The workflow has dropped this request when it was told to stop, and an answer would wake it once more
+    amid its undos; one that comes with its last task makes that fail and be done again from the start.
+    Mostly the turn has ended after this wait. If nobody has told the workflow to stop, the answer does.
+    Heartbeats must not be on meanwhile: they would bring the cancellation at once.
+
+    Raises:
+        CancelledError: the turn is still being settled: end without an answer.
+    """
+    await asyncio.sleep(_STAND_BY_S)
+    activity.heartbeat()
+    try:
+        await asyncio.sleep(_HEARD_S)
+    except asyncio.CancelledError:
+        told = activity.cancellation_details()
+        # Of a turn that has ended nobody takes an answer, and a cancellation would be logged as a failure.
+        if told is None or not told.not_found:
+            raise
 
 
 async def started(function: Callable[..., object], *arguments: object) -> Any:  # noqa: ANN401  # what the function returns

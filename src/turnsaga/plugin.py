@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
+from turnsaga.converting import with_pydantic
 from turnsaga.ledger_activities import LedgerActivities
 from turnsaga.recovery import RecoverTurn, Sweep
 from turnsaga.store import SqlStore
@@ -25,7 +25,8 @@ _PASSED_THROUGH: Final = ("pydantic", "pydantic_core", "structlog", "turnsaga", 
 class TurnSagaPlugin(SimplePlugin):
     """Adds the data converter, the workflow sandbox's passthrough, and the library's own parts.
 
-    A client needs no more than ``TurnSagaPlugin()``. A worker gives its tools and its ledger, and gets
+    A client needs no more than ``TurnSagaPlugin()``; a codec, a failure converter or external storage that
+    it has stays as it is. A worker gives its tools and its ledger, and gets
     the activities of each tool, the bookkeeping and the recovery workflows.
     """
 
@@ -35,7 +36,7 @@ class TurnSagaPlugin(SimplePlugin):
             activities = (*LedgerActivities(store).all(), *ToolActivities(tools, store).all())
         super().__init__(
             "turnsaga",
-            data_converter=pydantic_data_converter,
+            data_converter=with_pydantic,
             workflow_runner=_runner,
             workflows=[RecoverTurn, Sweep] if activities else None,
             activities=activities or None,

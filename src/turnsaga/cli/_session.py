@@ -9,13 +9,13 @@ from datetime import timedelta
 from typing import Final
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnsaga import names
 from turnsaga.cli._questions import Owners, owner_of_effect, owner_of_turn
 from turnsaga.cli._reading import LedgerReader, LedgerUnreadable
 from turnsaga.connecting import connection_fault, temporal_config
+from turnsaga.converting import data_converter
 from turnsaga.deployment import Deployment
 from turnsaga.errors import EngineMisconfigured, EngineUnavailable, InvalidRequest, ResolutionRefused
 from turnsaga.ledger import OPEN_TURN
@@ -50,7 +50,7 @@ async def connect_to_temporal(*, done: str) -> Client:
     try:
         config = temporal_config()
         address = config.get("target_host", address)
-        config["data_converter"] = pydantic_data_converter
+        config["data_converter"] = data_converter
         async with asyncio.timeout(_CONNECT.total_seconds()):
             return await Client.connect(**config)
     except TimeoutError:

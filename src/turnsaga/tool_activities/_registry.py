@@ -14,6 +14,7 @@ from turnsaga.tool_activities._commits import CommitAttempts
 from turnsaga.tool_activities._lookups import LookupAttempts
 from turnsaga.tool_activities._reads import ReadAttempts
 from turnsaga.tool_activities._stragglers import Stragglers
+from turnsaga.tool_activities._together import Together
 from turnsaga.tool_activities._undos import UndoAttempts
 from turnsaga.tools import EffectTool, ReadTool, Tools
 
@@ -30,6 +31,7 @@ class ToolActivities:
         self._lookups = LookupAttempts(store)
         self._undos = UndoAttempts(store, stragglers)
         self._reads = ReadAttempts(store)
+        self._together = Together()
 
     def all(self) -> Sequence[Callable[..., object]]:
         """Return the activities of every registered tool, for a worker."""
@@ -52,7 +54,7 @@ class ToolActivities:
         async def prepare(ref: CallRef) -> CallOutcome:
             bind_contextvars(tool=tool.name, turn=ref.turn)
             async with heartbeating():
-                return await self._commits.prepare(tool, ref)
+                return await self._together.ended(ref, self._commits.prepare(tool, ref))
 
         return prepare
 
@@ -61,7 +63,7 @@ class ToolActivities:
         async def commit(ref: CallRef) -> CallOutcome:
             bind_contextvars(tool=tool.name, turn=ref.turn)
             async with heartbeating():
-                return await self._commits.run(tool, ref)
+                return await self._together.ended(ref, self._commits.run(tool, ref))
 
         return commit
 
@@ -88,6 +90,6 @@ class ToolActivities:
         async def read(ref: CallRef) -> None:
             bind_contextvars(tool=tool.name, turn=ref.turn)
             async with heartbeating():
-                await self._reads.run(tool, ref)
+                await self._together.ended(ref, self._reads.run(tool, ref))
 
         return read

@@ -8,7 +8,7 @@ from typing import Final
 from temporalio import activity
 
 from turnsaga import SqlStore, Tools, names
-from turnsaga.attempts import heartbeating
+from turnsaga.attempts import heartbeating, stand_by
 from turnsaga.keys import digest
 from turnsaga.models import StepPlan, StepRef
 from turnsaga.store import NewCall, NewReply, StepContext, StoredReply
@@ -37,11 +37,17 @@ class Clerk:
     async def request(self, ref: StepRef) -> StepPlan:
         """Answer once, and return the calls to run; a stored answer is returned as it is."""
         async with heartbeating():
-            context = await self._store.step_context(ref)
-            if context.fenced:
-                return StepPlan(step=ref.step, fenced=True)
-            stored = context.stored or await self._answer(ref, context)
-            return StepPlan(step=ref.step, fenced=True) if stored is None else self._plan(ref, stored)
+            plan = await self._planned(ref)
+        if plan.fenced:
+            await stand_by()
+        return plan
+
+    async def _planned(self, ref: StepRef) -> StepPlan:
+        context = await self._store.step_context(ref)
+        if context.fenced:
+            return StepPlan(step=ref.step, fenced=True)
+        stored = context.stored or await self._answer(ref, context)
+        return StepPlan(step=ref.step, fenced=True) if stored is None else self._plan(ref, stored)
 
     async def _answer(self, ref: StepRef, context: StepContext) -> StoredReply | None:
         attempt = activity.info().attempt
