@@ -83,9 +83,11 @@ class FreezingStore(SqlStore):
             await self._reached(Point.BEFORE_PREPARE, draft(context).identity)
         return await self._claimed(await super().draft_and_claim(ref, draft, gate=gate))
 
-    async def record_commit(self, ref: EffectRef, token: int, outcome: CommitOutcome) -> EffectRow:
+    async def record_commit(
+        self, ref: EffectRef, token: int, outcome: CommitOutcome, *, claimed: EffectRow | None = None
+    ) -> EffectRow:
         await self._reached(Point.ANSWERED, (await self.load_effect(ref)).identity)
-        row = await super().record_commit(ref, token, outcome)
+        row = await super().record_commit(ref, token, outcome, claimed=claimed)
         await self._reached(Point.AFTER_OUTCOME, row.identity)
         return row
 
@@ -96,9 +98,11 @@ class FreezingStore(SqlStore):
             await self._reached(Point.AFTER_UNDO_CLAIM, claim.row.identity)
         return claim
 
-    async def record_undo(self, ref: EffectRef, token: int, outcome: UndoOutcome) -> UndoRecorded:
+    async def record_undo(
+        self, ref: EffectRef, token: int, outcome: UndoOutcome, *, claimed: EffectRow | None = None
+    ) -> UndoRecorded:
         await self._reached(Point.UNDO_ANSWERED, (await self.load_effect(ref)).identity)
-        recorded = await super().record_undo(ref, token, outcome)
+        recorded = await super().record_undo(ref, token, outcome, claimed=claimed)
         await self._reached(Point.AFTER_UNDO_OUTCOME, recorded.row.identity)
         return recorded
 

@@ -31,14 +31,14 @@ async def counters(
 ) -> AsyncIterator[Database]:
     """A database with two counters, ``a`` and ``b``."""
     database = Database(url, connections=connections)
+    if isolation is not None:
+        database.engine = database.engine.execution_options(isolation_level=isolation)
 
     def create(connection: Connection) -> None:
         connection.execute(text("CREATE TABLE counters (name text PRIMARY KEY, value integer NOT NULL)"))
         connection.execute(text("INSERT INTO counters VALUES ('a', 0), ('b', 0)"))
 
     await database.write(create)
-    if isolation is not None:
-        database.engine = database.engine.execution_options(isolation_level=isolation)
     yield database
     await database.close()
 

@@ -191,7 +191,7 @@ async def carry_out(store: SqlStore, ref: TurnRef, step: PlannedStep, clock: Clo
 
             def landed(connection: Connection) -> None:
                 unit = TurnUnit.hold(connection, ref, clock.now)
-                unit.move(unit.effect(step.effect), Event.JOB_LANDED, commit_order=unit.commit_order())
+                unit.move(unit.effect(step.effect), Event.JOB_LANDED, commit_order=unit.take_order())
 
             await store._database.write(landed)
 

@@ -126,7 +126,7 @@ def _changes(unit: TurnUnit, row: EffectRow, event: Event, ruling: Ruling) -> di
     match event:
         case Event.RESOLVED_APPLIED:
             # It was answered for, as by a look-up; but nobody has a receipt of it.
-            return {"commit_order": unit.commit_order(), "answers": row.answers + 1, "error": None}
+            return {"commit_order": unit.take_order(), "answers": row.answers + 1, "error": None}
         case Event.RESOLVED_NOT_APPLIED:
             return {"error": _NOT_DONE}
         case Event.RESOLVED_STANDS:

@@ -5,12 +5,14 @@ a row that is ``unknown``.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
 
+from turnsaga.errors import StaleWrite
 from turnsaga.ledger import Event, State
 from turnsaga.models import EffectRef, TurnRef
 from turnsaga.store._payloads import dump_outcome, dump_receipt
@@ -48,11 +50,26 @@ def drop(connection: Connection, ref: EffectRef, reason: str, *, now: datetime) 
 
 
 def record_commit(
-    connection: Connection, ref: EffectRef, token: int, outcome: CommitOutcome, *, now: datetime
+    connection: Connection,
+    ref: EffectRef,
+    token: int,
+    outcome: CommitOutcome,
+    *,
+    now: datetime,
+    claimed: EffectRow | None = None,
 ) -> EffectRow:
-    """Write what the attempt that holds ``token`` learned; a stale token writes only evidence."""
+    """Write what the attempt that holds ``token`` learned; a stale token writes only evidence.
+
+    ``claimed`` is the row as its claim left it: as long as nobody has moved it, it needn't be read again.
+    """
     unit = _unit(connection, ref, now, orders=1 if outcome.applied else 0)
-    row = unit.effect(ref.effect)
+    if claimed is not None:
+        with suppress(StaleWrite):
+            return _learned(unit, claimed, token, outcome)
+    return _learned(unit, unit.effect(ref.effect), token, outcome)
+
+
+def _learned(unit: TurnUnit, row: EffectRow, token: int, outcome: CommitOutcome) -> EffectRow:
     if row.state is State.UNKNOWN and outcome.applied:
         return _committed(unit, row, Event.EVIDENCE_ARRIVED, outcome)
     if row.state is not State.COMMITTING or row.token != token:
@@ -66,8 +83,8 @@ def record_commit(
             token=row.token + 1,
             error=outcome.error,
             # The attempt had until now, at least, to send.
-            send_by=max(row.send_by or now, outcome.going_on_until or now),
-            max_sends=_sends_allowed(row, outcome, now),
+            send_by=max(row.send_by or unit.now, outcome.going_on_until or unit.now),
+            max_sends=_sends_allowed(row, outcome, unit.now),
         )
     # This attempt is proved not applied. One whose answer never came may have been, or be so later: a
     # refusal settles the effect only if no other attempt passed the gate.
@@ -138,14 +155,16 @@ def _unit(connection: Connection, ref: EffectRef, now: datetime, *, orders: int 
 
 
 def _committed(unit: TurnUnit, row: EffectRow, event: Event, outcome: CommitOutcome) -> EffectRow:
-    return unit.move(
+    committed = unit.move(
         row,
         event,
         token=row.token + 1,
-        commit_order=unit.commit_order(),
+        commit_order=unit.turn.next_order,
         answers=row.answers + 1,
         owned=False,
         error=None,
         receipt=dump_receipt({} if outcome.receipt is None else outcome.receipt),
         result=None if outcome.result is None else dump_outcome(outcome.result),
     )
+    unit.take_order()
+    return committed

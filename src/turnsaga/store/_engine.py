@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Mapping
 from random import SystemRandom
@@ -95,6 +96,7 @@ class Database:
         )
         self._connections = 1 if self._is_sqlite else connections
         self._threads = Threads(self._connections, name="ledger")
+        self._kept: dict[int, Connection] = {}
         self._news = News()
         self._listener: EventListener | None = None
 
@@ -165,9 +167,25 @@ class Database:
             self._pause(error, pause)
 
     def _attempt(self, purpose: _Purpose, work: Callable[[Connection], T]) -> T:
-        connection = self.engine.connect()
+        connection = self._connection()
+        try:
+            return self._run(connection, purpose, work)
+        except BaseException:
+            # Whatever is wrong with it: the pool looks after it, and the next transaction asks for one.
+            self._kept.pop(threading.get_ident()).close()
+            raise
+
+    def _connection(self) -> Connection:
+        """Return this thread's connection: taking one and giving it back cost as much as its work."""
+        mine = threading.get_ident()
+        kept = self._kept.get(mine)
+        if kept is None:
+            kept = self._kept[mine] = self.engine.connect()
+        return kept
+
+    def _run(self, connection: Connection, purpose: _Purpose, work: Callable[[Connection], T]) -> T:
         begun = sqlite_transaction(connection, purpose) if self._is_sqlite else connection.begin()
-        with connection, begun as transaction:
+        with begun as transaction:
             # A connection is used again: what a transaction before had gathered isn't ours.
             forget(connection)
             expect_transaction(connection, writes=purpose == "write")
@@ -226,7 +244,13 @@ class Database:
         if self._listener is not None:
             await asyncio.to_thread(self._listener.stop)
         await self._threads.close()
-        await asyncio.to_thread(self.engine.dispose)
+        await asyncio.to_thread(self._let_go)
+
+    def _let_go(self) -> None:
+        for connection in self._kept.values():
+            connection.close()
+        self._kept.clear()
+        self.engine.dispose()
 
 
 def _reason(error: Exception) -> str:

@@ -26,6 +26,8 @@ _MAX_DEPTH: Final = 100
 # Python itself writes no more digits, and JSON's readers take far fewer.
 _MAX_INTEGER_BITS: Final = 4096
 _AS_TEXT: Final = (Decimal, UUID, PurePath)
+# Made once: ``json.dumps`` makes one for each text that isn't of its default form.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 
 
 def dump(value: object) -> str:
@@ -34,7 +36,7 @@ def dump(value: object) -> str:
     Raises:
         TypeError, ValueError: not JSON; for what is our own and must be right.
     """
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def dump_outcome(value: object) -> str:

@@ -77,10 +77,10 @@ def microseconds(instant: datetime) -> int:
 class Rows:
     """What a statement gave, all of it."""
 
-    __slots__ = ("_columns", "_found", "rowcount")
+    __slots__ = ("_found", "_names", "rowcount")
 
-    def __init__(self, columns: Sequence[Column], found: list[list[Any]], rowcount: int) -> None:
-        self._columns = columns
+    def __init__(self, names: Sequence[str], found: list[list[Any]], rowcount: int) -> None:
+        self._names = names
         self._found = found
         self.rowcount = rowcount
 
@@ -108,7 +108,7 @@ class Rows:
 
     def _row(self, values: list[Any]) -> Row:
         row = Row()
-        row.__dict__.update(zip((column.name for column in self._columns), values, strict=True))
+        row.__dict__.update(zip(self._names, values, strict=True))
         return row
 
 
@@ -120,6 +120,7 @@ class _Form(NamedTuple):
     fixed: Mapping[str, Any]
     texts: frozenset[str]
     columns: tuple[Column, ...]
+    found: tuple[str, ...]
 
 
 class Prepared:
@@ -146,7 +147,7 @@ class Prepared:
             found, rowcount = driver.run(form.sql, _placed(form, values), form.columns)
         except connection.dialect.loaded_dbapi.Error as error:
             raise raised(connection, form.sql, error) from error
-        return Rows(form.columns, found, rowcount)
+        return Rows(form.found, found, rowcount)
 
     def run_later(self, connection: Connection, values: Mapping[str, Any]) -> None:
         """Run what gives no answer and isn't read before the transaction ends; it fails by then at last.
@@ -171,6 +172,7 @@ class Prepared:
     def _compiled(self, dialect: Dialect, values: Mapping[str, Any]) -> _Form:
         compiled: Any = self.built.compile(dialect=dialect, column_keys=list(values) if self._sets else None)
         fixed = {name: value for name, value in compiled.params.items() if name not in values}
+        columns = tuple(Column(str(column.key), column.type) for column in self.built.exported_columns)
         return _Form(
             sql=str(compiled),
             names=tuple(compiled.positiontup),
@@ -178,7 +180,8 @@ class Prepared:
             texts=frozenset(
                 name for name, bound in compiled.binds.items() if isinstance(bound.type, SafeText)
             ),
-            columns=tuple(Column(str(column.key), column.type) for column in self.built.exported_columns),
+            columns=columns,
+            found=tuple(column.name for column in columns),
         )
 
 

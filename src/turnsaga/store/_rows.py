@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import Row as SqlRow
@@ -141,7 +142,7 @@ class EffectRow:
     @property
     def call_plan(self) -> CallPlan:
         """Return how the tool's calls are run, as declared when the effect was prepared."""
-        return CallPlan.model_validate_json(self.plan)
+        return _read_plan(self.plan)
 
     @property
     def summary(self) -> str:
@@ -202,6 +203,11 @@ class EffectRow:
         return self.first_claim_at + timedelta(
             milliseconds=self.key_life_ms - self.send_by_ms - self.landing_ms
         )
+
+
+@lru_cache(maxsize=1024)
+def _read_plan(written: str) -> CallPlan:
+    return CallPlan.model_validate_json(written)
 
 
 R = TypeVar("R", TurnRow, EffectRow)

@@ -1,14 +1,15 @@
 """Undo, and the question "what next?" of a turn that settles."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, literal_column, select
 
 from turnsaga import settle
-from turnsaga.errors import IllegalTransition
+from turnsaga.errors import IllegalTransition, StaleWrite
 from turnsaga.ledger import CLOSED, IN_DOUBT, OPEN_TURN, Event, State, TurnEventName, TurnState
 from turnsaga.models import EffectRef, FenceRequest, NextSteps, TurnRef
 from turnsaga.settle import OnUnknown
@@ -53,16 +54,20 @@ class UndoRecorded:
 
 _effects = schema.effects
 _OF_TURN: Final = matches(_effects.c.tenant, _effects.c.turn)
-_NOT_CLOSED: Final = Prepared(
-    select(_effects)
-    .where(_OF_TURN & ~schema.one_of(_effects.c.state, sorted(CLOSED)))
-    .order_by(_effects.c.seq)
+_others = _effects.alias("others")
+# By a maximum: SQLite sets up a sorter for an ORDER BY, which costs more than all the rest of it.
+_LAST_ORDER: Final = (
+    select(func.max(_others.c.commit_order))
+    .where(matches(_others.c.tenant, _others.c.turn) & (_others.c.state == literal_column("'committed'")))
+    .scalar_subquery()
 )
-_LAST_COMMITTED: Final = Prepared(
+_UNSETTLED: Final = Prepared(
     select(_effects)
-    .where(_OF_TURN & (_effects.c.state == State.COMMITTED))
-    .order_by(_effects.c.commit_order.desc())
-    .limit(1)
+    .where(
+        _OF_TURN
+        & (~schema.one_of(_effects.c.state, sorted(CLOSED)) | (_effects.c.commit_order == _LAST_ORDER))
+    )
+    .order_by(_effects.c.seq)
 )
 
 
@@ -113,7 +118,8 @@ def _go_on(unit: TurnUnit, given_up: Collection[str] = ()) -> NextSteps:
         for step in own:
             moved[step.effect] = _carry_out(unit, by_id[step.effect], step.action)
     if plan.settled:
-        _show_waiting(unit, moved)
+        if any(row.state is State.COMPENSATION_FAILED for row in rows):
+            _show_waiting(unit, moved)
         if unit.turn.state in OPEN_TURN:
             unit.advance_turn(TurnEventName.SETTLED, ended_at=unit.now)
             emit_settled(unit, unit.effects())
@@ -137,9 +143,7 @@ def _unsettled(unit: TurnUnit) -> list[EffectRow]:
     Of the committed ones that is the last: so a turn of a thousand effects isn't read a thousand times.
     """
     named = {"tenant_is": unit.turn.tenant, "turn_is": unit.turn.turn}
-    rows = [effect_row(row) for row in _NOT_CLOSED.run(unit.connection, named)]
-    last = _LAST_COMMITTED.run(unit.connection, named).one_or_none()
-    return rows if last is None else [*rows, effect_row(last)]
+    return [effect_row(row) for row in _UNSETTLED.run(unit.connection, named)]
 
 
 def owned_steps(connection: Connection, ref: TurnRef) -> NextSteps:
@@ -156,17 +160,34 @@ def owned_steps(connection: Connection, ref: TurnRef) -> NextSteps:
 
 
 def record_undo(
-    connection: Connection, ref: EffectRef, token: int, outcome: UndoOutcome, *, now: datetime
+    connection: Connection,
+    ref: EffectRef,
+    token: int,
+    outcome: UndoOutcome,
+    *,
+    now: datetime,
+    claimed: EffectRow | None = None,
 ) -> UndoRecorded:
     """Write what the undo that holds ``token`` learned, and go on.
 
     A stale token writes nothing, unless the undo was done: whoever sent it, the effect is gone.
+    ``claimed`` is the row as its claim left it: as long as nobody has moved it, it needn't be read again.
     """
     unit = TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now, events=1)
-    row = unit.effect(ref.effect)
+    written = None
+    if claimed is not None:
+        with suppress(StaleWrite):
+            written = _undone(unit, claimed, token, outcome)
+    row, ended = written or _undone(unit, unit.effect(ref.effect), token, outcome)
+    # In a turn that runs only this one is undone.
+    return UndoRecorded(row, _go_on(unit) if ended and unit.turn.fenced else None)
+
+
+def _undone(unit: TurnUnit, row: EffectRow, token: int, outcome: UndoOutcome) -> tuple[EffectRow, bool]:
+    """Write an undo's outcome; the second value tells whether its effect is done with."""
     # Two runs can settle one turn (a reset beside a recovery) and take each other's claims for ever.
     if row.state is not State.COMPENSATING or (row.token != token and not outcome.undone):
-        return UndoRecorded(row, None)
+        return row, False
     if outcome.again:
         # The claim is given back: the same refusal told twice must not count for a second request too.
         noted = unit.note(
@@ -176,10 +197,10 @@ def record_undo(
             undo_refusals=row.undo_refusals + 1,
             error=outcome.error,
         )
-        return UndoRecorded(noted, None)
+        return noted, False
     if outcome.running:
         # Asked again as long as the undo's time lasts, whatever its budget of sends.
-        return UndoRecorded(unit.amend(row, token=row.token + 1, max_undo_sends=row.max_undo_sends + 1), None)
+        return unit.amend(row, token=row.token + 1, max_undo_sends=row.max_undo_sends + 1), False
     if outcome.undone:
         evidence = dump_outcome(outcome.evidence or {})
         row = unit.move(row, Event.UNDO_CONFIRMED, evidence=evidence, error=None)
@@ -187,8 +208,7 @@ def record_undo(
         row = unit.move(row, Event.UNDO_OVERTAKEN, no_undo_reason=outcome.error, error=None)
     else:
         row = unit.move(row, Event.UNDO_FAILED, owned=True, error=outcome.error)
-    # In a turn that runs only this one is undone.
-    return UndoRecorded(row, _go_on(unit) if unit.turn.fenced else None)
+    return row, True
 
 
 def _stop_following(unit: TurnUnit, rows: Sequence[EffectRow]) -> None:

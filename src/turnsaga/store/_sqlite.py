@@ -75,7 +75,9 @@ class SqliteDriver:
         self, sql: str, values: Sequence[object], columns: Sequence[Column]
     ) -> tuple[list[list[Any]], int]:
         """Return the rows as Python values, and how many rows were changed."""
-        cursor = self._connection.execute(sql, [_stored(value) for value in values])
+        cursor = self._connection.execute(
+            sql, [microseconds(value) if isinstance(value, datetime) else value for value in values]
+        )
         if not columns:
             return [], cursor.rowcount
         readers = self._readers.get(sql)
@@ -95,10 +97,6 @@ class SqliteDriver:
     def run_later(self, sql: str, values: Sequence[object]) -> None:
         """Run it now: there is nobody to wait for."""
         self.run(sql, values, ())
-
-
-def _stored(value: object) -> object:
-    return microseconds(value) if isinstance(value, datetime) else value
 
 
 def _instant(number: int) -> datetime:

@@ -230,7 +230,7 @@ class TurnUnit:
         """Write an event of an effect that has just been inserted; its state's, if none is named."""
         self.emit(kind or _KINDS[row.state], view(row).model_dump(mode="json"))
 
-    def commit_order(self) -> int:
+    def take_order(self) -> int:
         """Return the next place among the turn's commits, and take it."""
         order = self.turn.next_order
         self.set_turn(next_order=order + 1)

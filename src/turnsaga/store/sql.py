@@ -232,9 +232,18 @@ class SqlStore:
         """Release an effect that is prepared and not to be sent."""
         return await self._database.write(_commits.drop, ref, reason, now=self._clock())
 
-    async def record_commit(self, ref: EffectRef, token: int, outcome: _commits.CommitOutcome) -> EffectRow:
+    async def record_commit(
+        self,
+        ref: EffectRef,
+        token: int,
+        outcome: _commits.CommitOutcome,
+        *,
+        claimed: EffectRow | None = None,
+    ) -> EffectRow:
         """Write what the attempt that holds ``token`` learned."""
-        return await self._database.write(_commits.record_commit, ref, token, outcome, now=self._clock())
+        return await self._database.write(
+            _commits.record_commit, ref, token, outcome, now=self._clock(), claimed=claimed
+        )
 
     async def begin_lookup(self, ref: EffectRef) -> EffectRow:
         """Take the claim away from an attempt that gave no answer."""
@@ -271,10 +280,17 @@ class SqlStore:
         await self._database.write(_undoing.keep_undo_open, ref, until, now=self._clock())
 
     async def record_undo(
-        self, ref: EffectRef, token: int, outcome: _settling.UndoOutcome
+        self,
+        ref: EffectRef,
+        token: int,
+        outcome: _settling.UndoOutcome,
+        *,
+        claimed: EffectRow | None = None,
     ) -> _settling.UndoRecorded:
         """Write what the undo that holds ``token`` learned, and return what is to be done then."""
-        return await self._database.write(_settling.record_undo, ref, token, outcome, now=self._clock())
+        return await self._database.write(
+            _settling.record_undo, ref, token, outcome, now=self._clock(), claimed=claimed
+        )
 
     async def load_effect(self, ref: EffectRef) -> EffectRow:
         """Return an effect's row."""

@@ -181,7 +181,7 @@ class CommitAttempts:
         give_up = now() + INSIST
         while True:
             try:
-                return await self._store.record_commit(row.ref, row.token, outcome)
+                return await self._store.record_commit(row.ref, row.token, outcome, claimed=row)
             except StoreUnavailable:
                 if now() >= give_up:
                     raise

@@ -57,8 +57,11 @@ def draft(
     Raises:
         InvalidRequest: the request can't be written as canonical JSON.
     """
-    request = call.values if prepared is None else prepared.request
-    canonical_json(request)
+    request = call.values
+    if prepared is not None:
+        # The call's own values have been: its key is made of them.
+        request = prepared.request
+        canonical_json(request)
     policy = call_policy(
         card_of(tool), context.policies, wanted_again=context.occurrence > 1 and not tool.repeatable
     )

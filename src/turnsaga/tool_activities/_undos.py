@@ -101,7 +101,7 @@ class UndoAttempts:
         give_up = now() + INSIST
         while True:
             try:
-                return await self._store.record_undo(row.ref, row.token, outcome)
+                return await self._store.record_undo(row.ref, row.token, outcome, claimed=row)
             except StoreUnavailable:
                 if now() >= give_up:
                     raise

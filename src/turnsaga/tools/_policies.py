@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
@@ -101,6 +102,7 @@ def default_policy(*, reversible: bool) -> Policy:
     return Policy(CommitPolicy.TURN_END if reversible else CommitPolicy.CONFIRMED)
 
 
+@lru_cache(maxsize=1024)
 def read_policy(tool: str, written: str, *, reversible: bool) -> Policy:
     """Return the policy that is written, for a tool that it fits.
 
