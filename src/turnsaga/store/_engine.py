@@ -18,13 +18,12 @@ from turnsaga.errors import InvalidRequest, StoreBusy, StoreUnavailable
 from turnsaga.store._news import News
 from turnsaga.store._postgres import (
     EventListener,
-    commit,
-    expect_transaction,
     postgres_engine,
     transaction_fate,
     transaction_name,
 )
-from turnsaga.store._sqlite import sqlite_engine, sqlite_transaction
+from turnsaga.store._prepared import commit, driver_of
+from turnsaga.store._sqlite import foreign_keys_off, sqlite_engine
 from turnsaga.store._threads import Threads
 from turnsaga.store._unit import flush, forget
 
@@ -184,22 +183,22 @@ class Database:
         return kept
 
     def _run(self, connection: Connection, purpose: _Purpose, work: Callable[[Connection], T]) -> T:
-        begun = sqlite_transaction(connection, purpose) if self._is_sqlite else connection.begin()
-        with begun as transaction:
-            # A connection is used again: what a transaction before had gathered isn't ours.
-            forget(connection)
-            expect_transaction(connection, writes=purpose == "write")
-            result = work(connection)
-            flush(connection)
-            name = None if purpose == "read" else transaction_name(connection)
-            try:
-                commit(connection)
-                transaction.commit()
-            except DBAPIError as error:
-                if name is not None and error.connection_invalidated:
-                    raise _CommitLost(name, result, error) from error
-                raise
-            return result
+        # A connection is used again: what a transaction before had gathered isn't ours.
+        forget(connection)
+        if purpose == "migrate":
+            return _altered(connection, work)
+        # By the driver: a transaction of SQLAlchemy's costs more than most of the statements in it.
+        driver_of(connection).begin(writes=purpose == "write")
+        result = work(connection)
+        flush(connection)
+        name = None if purpose == "read" else transaction_name(connection)
+        try:
+            commit(connection)
+        except DBAPIError as error:
+            if name is not None and error.connection_invalidated:
+                raise _CommitLost(name, result, error) from error
+            raise
+        return result
 
     def _fate(self, name: str) -> str | None:
         with self.engine.connect() as connection:
@@ -251,6 +250,13 @@ class Database:
             connection.close()
         self._kept.clear()
         self.engine.dispose()
+
+
+def _altered(connection: Connection, work: Callable[[Connection], T]) -> T:
+    # Within a transaction of SQLAlchemy's: outside of one, Alembic would begin and commit its own.
+    with foreign_keys_off(connection), connection.begin():
+        driver_of(connection).begin(writes=True)
+        return work(connection)
 
 
 def _reason(error: Exception) -> str:

@@ -64,7 +64,7 @@ class PostgresDriver:
         self.transaction: str | None = None
         """By what the server can be asked about this transaction, if it was begun here and writes."""
 
-    def expect(self, *, writes: bool) -> None:
+    def begin(self, *, writes: bool) -> None:
         """Forget what was before; the next transaction is begun with its first statement."""
         self._waiting.clear()
         self._writes = writes

@@ -16,15 +16,13 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from turnsaga.errors import InvalidRequest
 from turnsaga.keys import digest
-from turnsaga.store._prepared import driver_of, place_driver, raised
+from turnsaga.store._prepared import driver_of, place_driver
 
 if TYPE_CHECKING:
     from turnsaga.store._libpq import PostgresDriver
 
 __all__ = [
     "EventListener",
-    "commit",
-    "expect_transaction",
     "lock_names",
     "notify",
     "postgres_engine",
@@ -108,12 +106,6 @@ def notify(connection: Connection, turn: str) -> None:
         driver.notify(_CHANNEL, turn)
 
 
-def expect_transaction(connection: Connection, *, writes: bool) -> None:
-    """Forget the transaction that used this connection before; one that ``writes`` gets its name."""
-    if (driver := _driver(connection)) is not None:
-        driver.expect(writes=writes)
-
-
 def transaction_name(connection: Connection) -> str | None:
     """Return by what the server can be asked about this transaction; None if it has written nothing."""
     driver = _driver(connection)
@@ -121,21 +113,6 @@ def transaction_name(connection: Connection) -> str | None:
         return None
     name: str | None = driver.transaction or connection.scalar(_WHICH)
     return name
-
-
-def commit(connection: Connection) -> None:
-    """Commit on Postgres, together with what has waited for that; elsewhere it is SQLAlchemy's to do.
-
-    Raises:
-        DBAPIError: as SQLAlchemy would raise it.
-    """
-    driver = _driver(connection)
-    if driver is None:
-        return
-    try:
-        driver.commit()
-    except connection.dialect.loaded_dbapi.Error as error:
-        raise raised(connection, "COMMIT", error) from error
 
 
 def _driver(connection: Connection) -> "PostgresDriver | None":

@@ -21,6 +21,7 @@ __all__ = [
     "Prepared",
     "Row",
     "Rows",
+    "commit",
     "driver_of",
     "microseconds",
     "place_driver",
@@ -47,6 +48,14 @@ class Driver(Protocol):
     dialect: Dialect
     """What statements are compiled for; its parameters have places, not names."""
 
+    def begin(self, *, writes: bool) -> None:
+        """Begin a transaction, now or with its first statement."""
+        ...
+
+    def commit(self) -> None:
+        """Commit it, together with what has waited for that."""
+        ...
+
     def run(
         self, sql: str, values: Sequence[object], columns: Sequence[Column]
     ) -> tuple[list[list[Any]], int]:
@@ -67,6 +76,21 @@ def driver_of(connection: Connection) -> Driver:
     """Return the driver of a connection."""
     driver: Driver = connection.info[_DRIVER]
     return driver
+
+
+def commit(connection: Connection) -> None:
+    """Commit the transaction that the connection's driver has begun.
+
+    Raises:
+        DBAPIError: as SQLAlchemy would raise it.
+    """
+    try:
+        driver_of(connection).commit()
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise raised(connection, "COMMIT", error) from error
+    if connection.in_transaction():
+        # It has run statements itself, and takes them for a transaction of its own.
+        connection.commit()
 
 
 def microseconds(instant: datetime) -> int:

@@ -1,7 +1,7 @@
 """Rows of the ledger as typed values, and the views that are made of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
@@ -211,25 +211,23 @@ def _read_plan(written: str) -> CallPlan:
 
 
 R = TypeVar("R", TurnRow, EffectRow)
-_TURN_FIELDS: Final = tuple(field.name for field in fields(TurnRow))
-_EFFECT_FIELDS: Final = tuple(field.name for field in fields(EffectRow))
 
 
 def turn_row(row: Row | SqlRow[Any]) -> TurnRow:
     """Return the typed form of a row of ``turns``."""
     values = _named(row)
-    return _made(TurnRow, {name: values[name] for name in _TURN_FIELDS}, state=TurnState(values["state"]))
+    return _made(TurnRow, values, state=TurnState(values["state"]))
 
 
 def effect_row(row: Row | SqlRow[Any]) -> EffectRow:
     """Return the typed form of a row of ``effects``."""
     values = _named(row)
-    return _made(
-        EffectRow,
-        {name: values[name] for name in _EFFECT_FIELDS},
-        state=State(values["state"]),
-        on_unknown=OnUnknown(values["on_unknown"]),
+    made = _made(
+        EffectRow, values, state=State(values["state"]), on_unknown=OnUnknown(values["on_unknown"])
     )
+    # Who acknowledged it when is for lists of what needs a person alone.
+    made.__dict__.pop("acknowledged_at", None)
+    return made
 
 
 def changed(row: R, changes: Mapping[str, Any]) -> R:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Boolean, Connection, Dialect, Engine, RootTransaction, create_engine, event
+from sqlalchemy import Boolean, Connection, Dialect, Engine, create_engine, event
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
@@ -14,7 +14,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 from turnsaga.store._prepared import Column, microseconds, place_driver
 from turnsaga.store.schema import EPOCH, Instant
 
-__all__ = ["SqliteDriver", "sqlite_engine", "sqlite_transaction"]
+__all__ = ["SqliteDriver", "foreign_keys_off", "sqlite_engine"]
 
 
 def sqlite_engine(url: URL) -> Engine:
@@ -28,7 +28,7 @@ def sqlite_engine(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def configure(dbapi: Any, record: ConnectionPoolEntry) -> None:  # noqa: ANN401  # the driver's own type
-        # The driver must not begin transactions by itself: ``sqlite_transaction`` does.
+        # Python's module must not begin transactions by itself: ``SqliteDriver`` does.
         dbapi.isolation_level = None
         cursor = dbapi.cursor()
         cursor.execute("PRAGMA journal_mode = WAL")
@@ -43,23 +43,20 @@ def sqlite_engine(url: URL) -> Engine:
 
 
 @contextmanager
-def sqlite_transaction(connection: Connection, purpose: str) -> Iterator[RootTransaction]:
-    """Begin a transaction as its purpose wants it: one that writes takes the lock at once.
+def foreign_keys_off(connection: Connection) -> Iterator[None]:
+    """Have SQLite not enforce foreign keys: tables that are built anew have rows that point to them.
 
-    It is begun by the driver itself, since an engine that has a listener for it looks for more of them at
-    every statement.
+    Within a transaction it has no effect. Elsewhere it does nothing.
     """
+    if connection.dialect.name != "sqlite":
+        yield
+        return
     driver: Any = connection.connection.driver_connection
-    if purpose == "migrate":
-        # Tables that are built anew have rows that point to them; within a transaction it has no effect.
-        driver.execute("PRAGMA foreign_keys = OFF")
+    driver.execute("PRAGMA foreign_keys = OFF")
     try:
-        with connection.begin() as transaction:
-            driver.execute("BEGIN" if purpose == "read" else "BEGIN IMMEDIATE")
-            yield transaction
+        yield
     finally:
-        if purpose == "migrate":
-            driver.execute("PRAGMA foreign_keys = ON")
+        driver.execute("PRAGMA foreign_keys = ON")
 
 
 class SqliteDriver:
@@ -70,6 +67,14 @@ class SqliteDriver:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._readers: dict[str, list[tuple[int, Callable[[int], Any]]]] = {}
+
+    def begin(self, *, writes: bool) -> None:
+        """Begin a transaction; one that writes takes the write lock at once."""
+        self._connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    def commit(self) -> None:
+        """Commit it."""
+        self._connection.execute("COMMIT")
 
     def run(
         self, sql: str, values: Sequence[object], columns: Sequence[Column]
