@@ -45,7 +45,6 @@ from turnsaga.tools import (
     Tool,
     Tools,
     call_policy,
-    card_of,
     parse_arguments,
     wants_repeat,
 )
@@ -93,6 +92,7 @@ class ModelActivities:
         self._tools = tools
         self._factory = factory
         self._schemas = {tool.name: offered_schema(tool) for tool in tools}
+        self._cards = tools.cards()
 
     def all(self) -> Sequence[Callable[..., object]]:
         """Return the activities, for a worker."""
@@ -175,8 +175,14 @@ class ModelActivities:
                 name=tool.name, description=tool.description, parameters_json_schema=self._schemas[tool.name]
             )
             for tool in self._tools
-            if not _is_off(tool, policies)
+            if not self._is_off(tool, policies)
         ]
+
+    def _is_off(self, tool: Tool, policies: Mapping[str, str]) -> bool:
+        return (
+            isinstance(tool, EffectTool)
+            and call_policy(self._cards[tool.name], policies).commits is CommitPolicy.OFF
+        )
 
     def _reply(self, response: ModelResponse, policies: Mapping[str, str]) -> NewReply:
         parts = [part for part in response.parts if isinstance(part, ToolCallPart)]
@@ -207,12 +213,12 @@ class ModelActivities:
             )
 
         if part.tool_name not in self._tools:
-            known = ", ".join(tool.name for tool in self._tools if not _is_off(tool, policies))
+            known = ", ".join(tool.name for tool in self._tools if not self._is_off(tool, policies))
             return refused(f"there is no tool {part.tool_name[:80]!r}; there are {known}")
         tool = self._tools[part.tool_name]
         if cut:
             return refused("the reply reached its length limit in this call; send the whole call again")
-        if _is_off(tool, policies):
+        if self._is_off(tool, policies):
             return refused("this tool isn't available in this turn")
         try:
             arguments = parse_arguments(tool, raw)
@@ -246,7 +252,7 @@ class ModelActivities:
                 plans.append(call_plan(tool, call.index, arguments))
                 continue
             policy = call_policy(
-                card_of(tool), policies, wanted_again=call.occurrence > 1 and not tool.repeatable
+                self._cards[tool.name], policies, wanted_again=call.occurrence > 1 and not tool.repeatable
             )
             touched: Sequence[str] = ()
             if tool.resources is not None and arguments is not None:
@@ -268,10 +274,6 @@ def offered_schema(tool: Tool) -> dict[str, Any]:
     if isinstance(tool, EffectTool) and not tool.repeatable and REPEAT not in tool.arguments.model_fields:
         schema["properties"] = {**schema.get("properties", {}), REPEAT: _REPEAT_SCHEMA}
     return schema
-
-
-def _is_off(tool: Tool, policies: Mapping[str, str]) -> bool:
-    return isinstance(tool, EffectTool) and call_policy(card_of(tool), policies).commits is CommitPolicy.OFF
 
 
 @dataclass

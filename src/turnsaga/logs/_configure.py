@@ -54,9 +54,21 @@ def configure(env: Literal["development", "production"]) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
+    _gather_only_what_is_shown()
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread
     sys.unraisablehook = _log_unraisable
+
+
+def _gather_only_what_is_shown() -> None:
+    """Spare each line the walk through the stack and the names of its thread and process.
+
+    Source: https://docs.python.org/3/howto/logging.html#optimization.
+    """
+    logging._srcfile = None  # noqa: SLF001  # the documented way
+    logging.logThreads = False
+    logging.logProcesses = False
+    logging.logMultiprocessing = False
 
 
 def drop_in_replay(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

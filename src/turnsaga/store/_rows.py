@@ -222,9 +222,7 @@ def turn_row(row: Row | SqlRow[Any]) -> TurnRow:
 def effect_row(row: Row | SqlRow[Any]) -> EffectRow:
     """Return the typed form of a row of ``effects``."""
     values = _named(row)
-    made = _made(
-        EffectRow, values, state=State(values["state"]), on_unknown=OnUnknown(values["on_unknown"])
-    )
+    made = _made(EffectRow, values, state=State(values["state"]), on_unknown=OnUnknown(values["on_unknown"]))
     # Who acknowledged it when is for lists of what needs a person alone.
     made.__dict__.pop("acknowledged_at", None)
     return made
