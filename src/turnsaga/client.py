@@ -225,7 +225,7 @@ class TurnClient:
         )
         if fenced.state in OPEN_TURN:
             # By reference only: who asked and why is in the ledger, and stays out of histories.
-            await self._signal(turn, names.ABORT, AbortSignal())
+            await self._signal(turn, names.ABORT, AbortSignal(next=fenced.next))
         return Aborted(turn, fenced.state, fenced.first)
 
     async def confirm(self, who: Principal, effect: str, *, version: int, digest: str) -> Answered:

@@ -116,14 +116,6 @@ class EffectRef(_Frozen):
     effect: str
 
 
-class AbortSignal(_Frozen):
-    """The payload of the signal ``abort``. ``seen`` is the number of the last event that the user saw."""
-
-    reason: str | None = Field(default=None, max_length=500)
-    by: str | None = Field(default=None, max_length=200)
-    seen: int | None = Field(default=None, ge=0)
-
-
 class DecisionRequest(_Frozen):
     """The payload of the updates ``confirm`` and ``reject``: an answer to exactly what was shown."""
 
@@ -298,6 +290,19 @@ class NextSteps(_Frozen):
     next_turn: str | None = None
 
 
+class AbortSignal(_Frozen):
+    """The payload of the signal ``abort``. ``seen`` is the number of the last event that the user saw.
+
+    ``next`` is what the ledger said to do when the fence was written, for a run with no call in flight; what
+    comes by another way than ``TurnClient`` leaves it out, and the run asks.
+    """
+
+    reason: str | None = Field(default=None, max_length=500)
+    by: str | None = Field(default=None, max_length=200)
+    seen: int | None = Field(default=None, ge=0)
+    next: NextSteps | None = None
+
+
 class CallOutcome(_Frozen):
     """How a call ended as far as its attempt could tell. ``fenced`` tells that the turn must settle.
 
@@ -324,10 +329,15 @@ class SettleRequest(_Frozen):
 
 
 class FenceAnswer(_Frozen):
-    """Whether this request wrote the fence, and the turn's state now."""
+    """Whether this request wrote the fence, the turn's state now, and the effects that it released.
+
+    ``next`` is there if nothing was in flight and something is to be undone.
+    """
 
     first: bool
     state: TurnState
+    briefs: tuple[EffectBrief, ...] = ()
+    next: NextSteps | None = None
 
 
 class HandOver(_Frozen):

@@ -71,6 +71,8 @@ class TurnSaga:
         self._start = start
         self._options = options or SagaOptions()
         self._stop: FenceRequest | None = None
+        # What the ledger said to do when it was fenced, if that came with the abort.
+        self._told: NextSteps | None = None
         self._seen = Seen(start)
         self._calls = Calls(start, self._seen.note)
         self._place = Place(start, stopped=lambda: self._stop is not None)
@@ -203,6 +205,8 @@ class TurnSaga:
             signal = AbortSignal.model_validate(payload if isinstance(payload, dict) else {})
         except ValueError:
             signal = AbortSignal()
+        if self._stop is None:
+            self._told = signal.next
         self._end("abort", "signal", signal.reason, by=signal.by, seen=signal.seen)
 
     def _end(
@@ -290,10 +294,12 @@ class TurnSaga:
         request = self._stop or FenceRequest(
             tenant=self._start.tenant, turn=self._start.turn, cause="abort", via="engine"
         )
+        told = self._told
         if ask_again or not all(task.done() for task in self._inflight):
+            told = None
             self._seen.show("stopping: calls in flight are waited for")
             fenced = await book(names.FENCE, request, FenceAnswer)
-            self._seen.remember((), fenced.state)
+            self._seen.remember(fenced.briefs, fenced.state)
             # Worth an event only where it lasts: mostly the turn is settled in a blink.
             self._seen.index(fenced.state)
             # A call that passed its gate is on its way; what it did is known when it ends, not before.
@@ -303,27 +309,23 @@ class TurnSaga:
             owned = await book(names.OWNED, self._start.ref, NextSteps)
             await self._calls.carry_out(owned.steps, given_up=set())
         given_up: set[str] = set()
-        answer = await self._next(given_up, fence=request)
-        while not answer.settled:
-            then = await self._calls.carry_out(answer.steps, given_up=given_up)
-            if then is None:
-                answer = await self._next(given_up)
-            else:
-                answer = then
-                self._seen.remember(answer.briefs, answer.state)
+        while True:
+            answer = told or await self._next(given_up, fence=request)
+            self._seen.remember(answer.briefs, answer.state)
+            if answer.settled:
+                break
+            told = await self._calls.carry_out(answer.steps, given_up=given_up)
         await self._place.tell_next(answer.next_turn)
         return answer.state
 
-    async def _next(self, given_up: set[str], *, fence: FenceRequest | None = None) -> NextSteps:
+    async def _next(self, given_up: set[str], *, fence: FenceRequest) -> NextSteps:
         request = SettleRequest(
             tenant=self._start.tenant,
             turn=self._start.turn,
             given_up=tuple(sorted(given_up)),
             fence=fence,
         )
-        answer = await book(names.SETTLE, request, NextSteps)
-        self._seen.remember(answer.briefs, answer.state)
-        return answer
+        return await book(names.SETTLE, request, NextSteps)
 
     async def _call(self, step: int, plan: CallPlan, earlier: Sequence[asyncio.Task[None]]) -> None:
         await workflow.wait_condition(lambda: all(task.done() for task in earlier))

@@ -137,15 +137,16 @@ def _decided_before(unit: TurnUnit, row: EffectRow, decision: Decision) -> Decis
     return DecisionTaken(answer, first=False, row=row)
 
 
-def release_prepared(unit: TurnUnit) -> None:
-    """Release what a turn has prepared and not sent: its fence is written in this very transaction.
+def release_prepared(unit: TurnUnit) -> tuple[EffectRow, ...]:
+    """Release what a turn has prepared and not sent, and return it: its fence is written in this transaction.
 
     So a question is withdrawn at once, whether a worker lives or not.
     """
     named = {"tenant_is": unit.turn.tenant, "turn_is": unit.turn.turn}
-    for found in PREPARED_OF_TURN.run(unit.connection, named):
-        row = effect_row(found)
-        unit.move(row, Event.DROPPED, held_for=None, error=ABORTED)
+    return tuple(
+        unit.move(effect_row(found), Event.DROPPED, held_for=None, error=ABORTED)
+        for found in PREPARED_OF_TURN.run(unit.connection, named)
+    )
 
 
 def _expired(unit: TurnUnit, row: EffectRow) -> EffectRow:

@@ -9,9 +9,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, literal_column, select
 
 from turnsaga import settle
-from turnsaga.errors import IllegalTransition, StaleWrite
+from turnsaga.errors import IllegalTransition, NotFound, StaleWrite
 from turnsaga.ledger import CLOSED, IN_DOUBT, OPEN_TURN, Event, State, TurnEventName, TurnState
-from turnsaga.models import EffectRef, FenceRequest, NextSteps, TurnRef
+from turnsaga.models import EffectRef, FenceAnswer, FenceRequest, NextSteps, Principal, TurnRef
 from turnsaga.settle import OnUnknown
 from turnsaga.store import schema
 from turnsaga.store._handing import CANT_BE_ASKED, hand_over_row
@@ -25,7 +25,7 @@ from turnsaga.store._turns import emit_settled, planned, write_fence
 from turnsaga.store._undoing import claimed_undo
 from turnsaga.store._unit import TurnUnit
 
-__all__ = ["UndoOutcome", "UndoRecorded", "next_steps", "owned_steps", "record_undo"]
+__all__ = ["UndoOutcome", "UndoRecorded", "fence", "next_steps", "owned_steps", "record_undo"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,34 @@ _UNSETTLED: Final = Prepared(
     )
     .order_by(_effects.c.seq)
 )
+
+
+def fence(
+    connection: Connection, request: FenceRequest, *, now: datetime, owner: Principal | None = None
+) -> FenceAnswer:
+    """Write the fence if the turn runs: from this transaction's end on, no gate opens.
+
+    The first one counts. On a turn that is settling or has ended it changes nothing.
+
+    Raises:
+        NotFound: there is no such turn, or it isn't the owner's.
+    """
+    unit = TurnUnit.hold(connection, TurnRef(tenant=request.tenant, turn=request.turn), now, events=1)
+    if owner is not None and (unit.turn.tenant, unit.turn.user) != (owner.tenant, owner.user):
+        raise NotFound("turn", request.turn)
+    answer = write_fence(unit, request)
+    return answer.model_copy(update={"next": _first_undo(unit, answer)}) if answer.first else answer
+
+
+def _first_undo(unit: TurnUnit, fenced: FenceAnswer) -> NextSteps | None:
+    """Return the undo that comes first, if it is clear by now: nothing is in flight or in doubt."""
+    rows = {row.effect: row for row in _unsettled(unit)}
+    plan = settle.plan([plan_row(row, undo_given_up=False) for row in rows.values()], now=unit.now)
+    undone = [rows[step.effect] for step in plan.steps if step.action is settle.Action.UNDO]
+    if len(undone) != 1 or undone[0].state is not State.COMMITTED:
+        return None
+    steps = (planned(undone[0], settle.Action.UNDO),)
+    return NextSteps(steps=steps, state=unit.turn.state, briefs=fenced.briefs)
 
 
 def next_steps(

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from sqlalchemy import Connection, insert, update
 
 from turnsaga import settle
-from turnsaga.errors import NotFound, StartConflict, TurnInProgress
+from turnsaga.errors import StartConflict, TurnInProgress
 from turnsaga.keys import digest, turn_id
 from turnsaga.ledger import IN_DOUBT, Event, State, TurnEventName, TurnState
 from turnsaga.models import CallRef, FenceAnswer, FenceRequest, NextSteps, PlannedStep, Principal, TurnRef
@@ -27,7 +27,6 @@ __all__ = [
     "Started",
     "complete",
     "emit_settled",
-    "fence",
     "planned",
     "start",
     "undecided",
@@ -179,22 +178,6 @@ def _make_room(connection: Connection, who: Principal, occupant: str, *, now: da
     return write_fence(unit, request).first
 
 
-def fence(
-    connection: Connection, request: FenceRequest, *, now: datetime, owner: Principal | None = None
-) -> FenceAnswer:
-    """Write the fence if the turn runs: from this transaction's end on, no gate opens.
-
-    The first one counts. On a turn that is settling or has ended it changes nothing.
-
-    Raises:
-        NotFound: there is no such turn, or it isn't the owner's.
-    """
-    unit = TurnUnit.hold(connection, TurnRef(tenant=request.tenant, turn=request.turn), now, events=1)
-    if owner is not None and (unit.turn.tenant, unit.turn.user) != (owner.tenant, owner.user):
-        raise NotFound("turn", request.turn)
-    return write_fence(unit, request)
-
-
 def write_fence(unit: TurnUnit, request: FenceRequest) -> FenceAnswer:
     """Write the fence of a turn that is held, unless it has one or has ended; what is prepared is released.
 
@@ -227,9 +210,8 @@ def write_fence(unit: TurnUnit, request: FenceRequest) -> FenceAnswer:
     )
     if queued:
         emit_settled(unit, ())
-    else:
-        release_prepared(unit)
-    return FenceAnswer(first=True, state=unit.turn.state)
+    released = () if queued else release_prepared(unit)
+    return FenceAnswer(first=True, state=unit.turn.state, briefs=tuple(map(brief, released)))
 
 
 def complete(connection: Connection, ref: TurnRef, *, now: datetime) -> NextSteps:

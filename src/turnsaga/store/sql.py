@@ -106,7 +106,7 @@ class SqlStore:
 
     async def fence(self, request: FenceRequest, *, owner: Principal | None = None) -> FenceAnswer:
         """Write the turn's fence if it runs; the first one counts. ``owner`` must be its owner."""
-        return await self._database.write(_turns.fence, request, owner=owner, now=self._clock())
+        return await self._database.write(_settling.fence, request, owner=owner, now=self._clock())
 
     async def complete_turn(self, ref: TurnRef) -> NextSteps:
         """Complete the turn unless it is fenced or has effects in doubt."""
