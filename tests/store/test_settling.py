@@ -1,8 +1,10 @@
 """Settling: release, undo, and what is followed afterwards."""
 
+from datetime import timedelta
+
 import pytest
 
-from tests.store.ledgers import ADA, APPLIED, Ledger, undo_claim
+from tests.store.ledgers import ADA, APPLIED, REFUSED, Ledger, undo_claim
 from turnsaga.errors import (
     IllegalTransition,
 )
@@ -11,6 +13,7 @@ from turnsaga.models import EffectRef
 from turnsaga.store import (
     UndoOutcome,
 )
+from turnsaga.tools import CommitPolicy, Policy
 
 
 async def test_settling_releases_undoes_in_reverse_and_closes_the_turn(ledger: Ledger) -> None:
@@ -135,3 +138,87 @@ async def test_repeated_refusal_of_an_undo_counts_once_under_its_token(ledger: L
 
     assert (second.undo_sends, second.undo_refusals, may_again) == (2, 1, True)
     assert (third.state, may_after_silence) == (State.COMPENSATION_FAILED, False)
+
+
+async def test_fence_says_what_is_undone_first_where_that_is_clear(ledger: Ledger) -> None:
+    ref = await ledger.turn(calls=3)
+    await ledger.commit(ref, 0)
+    last = await ledger.commit(ref, 1)
+    waiting = await ledger.claim(ref, 2, policy=Policy(CommitPolicy.CONFIRMED))
+    fenced = await ledger.fence(ref)
+    again = await ledger.fence(ref)
+
+    assert fenced.next is not None
+    assert [(step.action, step.effect) for step in fenced.next.steps] == [("undo", last.effect)]
+    assert (fenced.next.settled, fenced.next.state) == (False, TurnState.ABORTING)
+    assert waiting.row is not None
+    assert [(brief.effect, brief.state) for brief in fenced.next.briefs] == [
+        (waiting.row.effect, State.RELEASED)
+    ]
+    assert fenced.briefs == fenced.next.briefs
+    assert (again.first, again.next, again.briefs) == (False, None, ())
+
+
+async def test_fence_leaves_the_question_open_while_a_call_is_in_flight(ledger: Ledger) -> None:
+    ref = await ledger.turn(calls=2)
+    await ledger.commit(ref, 0)
+    await ledger.claim(ref, 1)
+
+    assert (await ledger.fence(ref)).next is None
+
+
+async def test_fence_leaves_the_question_open_where_the_ledger_has_to_act(ledger: Ledger) -> None:
+    nothing_done = await ledger.turn()
+    irreversible = await ledger.turn()
+    await ledger.commit(irreversible, reversible=False)
+
+    for ref in (nothing_done, irreversible):
+        assert (await ledger.fence(ref)).next is None
+
+
+async def test_outcome_is_written_over_the_row_that_its_claim_left(ledger: Ledger) -> None:
+    ref = await ledger.turn()
+    claim = await ledger.claim(ref)
+    assert claim.row is not None
+    stored = await ledger.store.record_commit(claim.row.ref, claim.row.token, APPLIED, claimed=claim.row)
+
+    assert stored == await ledger.store.load_effect(claim.row.ref)
+    assert (stored.state, stored.commit_order) == (State.COMMITTED, 1)
+
+
+async def test_outcome_of_a_row_that_has_moved_since_its_claim_is_judged_by_what_it_is_now(
+    ledger: Ledger,
+) -> None:
+    ref = await ledger.turn(calls=2)
+    claim = await ledger.claim(ref)
+    assert claim.row is not None
+    # A straggler's worker kept its window open, and a look-up took the claim away.
+    await ledger.store.keep_open(claim.row.ref, ledger.clock.now + timedelta(minutes=5))
+    await ledger.store.begin_lookup(claim.row.ref)
+    refused = await ledger.store.record_commit(claim.row.ref, claim.row.token, REFUSED, claimed=claim.row)
+    applied = await ledger.store.record_commit(claim.row.ref, claim.row.token, APPLIED, claimed=claim.row)
+    other = await ledger.store.load_effect(await ledger.commit(ref, 1))
+
+    assert refused.state is State.UNKNOWN, "a stale token's refusal counts for nothing"
+    assert applied.state is State.COMMITTED, "and its success is evidence"
+    assert (applied.commit_order, other.commit_order) == (1, 2)
+
+
+async def test_undo_of_a_row_that_has_moved_since_its_claim_is_judged_by_what_it_is_now(
+    ledger: Ledger,
+) -> None:
+    ref = await ledger.turn()
+    effect = await ledger.commit(ref)
+    await ledger.fence(ref)
+    first, _ = undo_claim(await ledger.store.claim_undo(effect))
+    second, _ = undo_claim(await ledger.store.claim_undo(effect))
+    refused = await ledger.store.record_undo(effect, first.token, UndoOutcome(error="no"), claimed=first)
+    undone = await ledger.store.record_undo(
+        effect, first.token, UndoOutcome(undone=True, evidence={"e": 1}), claimed=first
+    )
+
+    assert second.token > first.token
+    assert (refused.row.state, refused.next) == (State.COMPENSATING, None)
+    assert undone.row.state is State.COMPENSATED
+    assert undone.next is not None
+    assert undone.next.settled

@@ -8,7 +8,7 @@ from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 from turnsaga import names
 from turnsaga.ledger import IN_DOUBT, OPEN_TURN, State, TurnState
-from turnsaga.models import EffectBrief, TurnStart
+from turnsaga.models import EffectBrief, NextSteps, TurnStart
 from turnsaga.transcript import details_markdown, details_row
 
 __all__ = ["Seen"]
@@ -31,6 +31,12 @@ class Seen:
     def brief(self, effect: str) -> EffectBrief | None:
         """Return what was last told of an effect."""
         return self._briefs.get(effect)
+
+    def first_undo(self, told: NextSteps | None) -> NextSteps | None:
+        """Return what came with an abort if it is one undo of an effect of ours: anybody may send any."""
+        if told is None or told.settled or [step.action for step in told.steps] != ["undo"]:
+            return None
+        return told if told.steps[0].effect in self._briefs else None
 
     def note(self, brief: EffectBrief) -> None:
         """Show what became of one effect."""

@@ -206,7 +206,7 @@ class TurnSaga:
         except ValueError:
             signal = AbortSignal()
         if self._stop is None:
-            self._told = signal.next
+            self._told = self._seen.first_undo(signal.next)
         self._end("abort", "signal", signal.reason, by=signal.by, seen=signal.seen)
 
     def _end(

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from turnsaga import settle
-from turnsaga.ledger import Event, State
+from turnsaga.ledger import Event, State, advance
 from turnsaga.models import CallRef, HeldFor, TurnRef
 from turnsaga.store._blocking import Blocker, blocker_of, is_overtaken, must_yield
 from turnsaga.store._payloads import dump
@@ -144,9 +144,13 @@ def _claim(
 
 
 def _claim_new(unit: TurnUnit, ref: CallRef, new: NewEffect, *, gate: bool) -> Claim:
-    row, repeated = prepared(unit, ref, new)
+    # What touches no resource has no place to take first: its gate opens, or not, before it has a row.
+    at_once = gate and not new.policy.holds and not new.resources
+    row, repeated = prepared(unit, ref, new, opening=_opening if at_once else None)
     if repeated:
         return Claim(Verdict.REPEATED, row)
+    if row.state is State.COMMITTING:
+        return Claim(Verdict.SEND, row)
     if row.held_for is not None or not gate:
         return Claim(Verdict.HELD, row)
     return _gate(unit, row, is_new=True, touches_nothing=not new.resources)
@@ -211,15 +215,24 @@ def _take_over(unit: TurnUnit, row: EffectRow, *, fenced: bool) -> Claim:
     return Claim(Verdict.STORED, row)
 
 
+def _opening(unit: TurnUnit, row: EffectRow) -> Mapping[str, Any] | None:
+    """Return what claims an effect that has no row yet; None if it has to wait for another one."""
+    if blocker_of(unit, row, touches_nothing=True) is not None:
+        return None
+    state = advance(row.state, Event.GATE_OPENED)
+    return {"state": state, "version": row.version + 1, **_claiming(unit, row)}
+
+
 def _claimed(unit: TurnUnit, row: EffectRow, event: Event) -> EffectRow:
-    return unit.move(
-        row,
-        event,
-        quiet=row.state is State.COMMITTING,
-        token=row.token + 1,
-        held_for=None,
-        error=None,
-        sends=row.sends + 1,
-        first_claim_at=row.first_claim_at or unit.now,
-        send_by=unit.now + timedelta(milliseconds=row.send_by_ms),
-    )
+    return unit.move(row, event, quiet=row.state is State.COMMITTING, **_claiming(unit, row))
+
+
+def _claiming(unit: TurnUnit, row: EffectRow) -> dict[str, Any]:
+    return {
+        "token": row.token + 1,
+        "held_for": None,
+        "error": None,
+        "sends": row.sends + 1,
+        "first_claim_at": row.first_claim_at or unit.now,
+        "send_by": unit.now + timedelta(milliseconds=row.send_by_ms),
+    }

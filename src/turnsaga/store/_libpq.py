@@ -45,7 +45,7 @@ class _Command(NamedTuple):
 
 
 _COMMIT: Final = _Command(b"COMMIT")
-_WHICH: Final = _Command(b"SELECT pg_current_xact_id()::text")
+_WHICH: Final = _Command(b"SELECT pg_current_xact_id()::text", b"turnsaga_which", ())
 
 
 class PostgresDriver:

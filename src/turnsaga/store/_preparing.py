@@ -1,9 +1,9 @@
 """A call's effect as it is prepared: read, inserted once, and held where its policy says so."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -16,7 +16,7 @@ from turnsaga.store import schema
 from turnsaga.store._blocking import enqueue
 from turnsaga.store._payloads import dump, load, load_object
 from turnsaga.store._prepared import Prepared
-from turnsaga.store._rows import EffectRow, effect_row
+from turnsaga.store._rows import EffectRow, changed, effect_row
 from turnsaga.store._statements import CALL, matches
 from turnsaga.store._unit import TurnUnit
 from turnsaga.store.schema import safe_text
@@ -122,7 +122,13 @@ def linked(unit: TurnUnit, ref: CallRef) -> tuple[EffectRow, bool] | None:
     return None if row.effect is None else (unit.effect(row.effect), row.repeated)
 
 
-def prepared(unit: TurnUnit, ref: CallRef, new: NewEffect) -> tuple[EffectRow, bool]:
+Opening: TypeAlias = Callable[[TurnUnit, EffectRow], Mapping[str, Any] | None]
+"""Looks at an effect that is about to be inserted, and returns what else of it changes with that."""
+
+
+def prepared(
+    unit: TurnUnit, ref: CallRef, new: NewEffect, *, opening: Opening | None = None
+) -> tuple[EffectRow, bool]:
     """Insert the call's effect, or find the one that its key has; the second value tells which.
 
     Raises:
@@ -130,14 +136,14 @@ def prepared(unit: TurnUnit, ref: CallRef, new: NewEffect) -> tuple[EffectRow, b
     """
     present = _BY_KEY.run(unit.connection, {"tenant_is": ref.tenant, "key_is": new.key}).one_or_none()
     repeated = present is not None
-    row = effect_row(present) if present is not None else _inserted(unit, ref, new)
+    row = effect_row(present) if present is not None else _inserted(unit, ref, new, opening)
     if present is not None and row.arguments_digest != new.arguments_digest:
         raise KeyConflict(new.key)
     _SET_LINK.run_later(unit.connection, {**_named(ref), "effect": row.effect, "repeated": repeated})
     return row, repeated
 
 
-def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect) -> EffectRow:
+def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect, opening: Opening | None) -> EffectRow:
     turn = unit.turn
     effect = effect_id(turn=turn.turn, key=new.key)
     held_for = _held_for(new.policy)
@@ -207,13 +213,17 @@ def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect) -> EffectRow:
         send_by=None,
         undo_send_by=None,
     )
-    _INSERT.run(unit.connection, vars(row))
+    changes = None if opening is None else opening(unit, row)
+    inserted = row if changes is None else changed(row, changes)
+    _INSERT.run(unit.connection, vars(inserted))
     unit.set_turn(next_seq=turn.next_seq + 1)
     enqueue(unit, row, new.resources)
     unit.announce(row)
     if held_for is not None:
         unit.announce(row, kind="tool_held")
-    return row
+    if inserted is not row:
+        unit.announce(inserted)
+    return inserted
 
 
 def _held_for(policy: Policy) -> HeldFor | None:
