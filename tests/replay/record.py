@@ -1,4 +1,4 @@
-"""Record the histories that the replay tests replay: ``python -m tests.replay.record``.
+"""Record the histories that the replay tests replay: ``python -m tests.replay.record [story …]``.
 
 Run it on purpose only: a history stands for runs of an older version that are still open somewhere. A
 change that alters a workflow's commands goes behind ``workflow.patched`` and adds a history.
@@ -7,8 +7,9 @@ change that alters a workflow's commands goes behind ``workflow.patched`` and ad
 import asyncio
 import contextlib
 import json
+import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, Union
 
@@ -80,6 +81,26 @@ async def aborted_in_doubt(turns: Turns, sandbox: SandboxProcess, name: str) -> 
     await sandbox.knobs("pay", latency_ms=500, drop_response=1, only={"op": "apply"})
     started = await turns.start(reply(call("charge_card", invoice=name, **MONEY)))
     await turns.reaches(started, "committing", "charge_card")
+    await turns.turns.abort(WHO, started.ref.turn)
+    await turns.settled(started)
+    return started
+
+
+async def stopped(turns: Turns, sandbox: SandboxProcess, name: str) -> Started:
+    """Stopped while the model speaks, with two charges done: the abort says what is undone first."""
+    del sandbox
+    started = await turns.start(
+        reply(
+            call("charge_card", invoice=f"{name}-1", **MONEY),
+            call("charge_card", invoice=f"{name}-2", **MONEY),
+        ),
+        THINKING,
+    )
+
+    async def both() -> bool:
+        return list((await turns.states(started)).values()) == ["committed"] * 2
+
+    await eventually(both)
     await turns.turns.abort(WHO, started.ref.turn)
     await turns.settled(started)
     return started
@@ -201,6 +222,7 @@ STORIES: dict[str, Story] = {
         completed,
         aborted,
         aborted_in_doubt,
+        stopped,
         cancelled,
         failed,
         lost_and_resent,
@@ -212,14 +234,14 @@ STORIES: dict[str, Story] = {
 }
 
 
-async def record(client: Client, folder: Path) -> None:
+async def record(client: Client, folder: Path, names: Sequence[str]) -> None:
     """Write one history a story, and one more from a worker without a cache."""
     async with sandbox_process(folder) as sandbox, deployment_tools(sandbox.vendor) as tools:
         for suffix, cached in (("", 1000), ("-uncached", 0)):
             async with turns_over(client, folder, tools, max_cached_workflows=cached) as turns:
-                for name, story in STORIES.items():
+                for name in names:
                     await sandbox.clear()
-                    started = await story(turns, sandbox, f"INV-{name}{suffix}")
+                    started = await STORIES[name](turns, sandbox, f"INV-{name}{suffix}")
                     await _closed(turns, started)
                     history = await turns.handle(started).fetch_history()
                     text = json.dumps(_of_no_machine(_parsed(history.to_json())), indent=1)
@@ -248,8 +270,8 @@ async def _closed(turns: Turns, started: Started) -> None:
     await eventually(closed)
 
 
-async def main() -> None:
-    """Record all."""
+async def main(names: Sequence[str]) -> None:
+    """Record the stories of these names."""
     HISTORIES.mkdir(exist_ok=True)
     extra = [word for attribute in SEARCH_ATTRIBUTES for word in ("--search-attribute", attribute)]
     async with await WorkflowEnvironment.start_local(
@@ -258,8 +280,8 @@ async def main() -> None:
         data_converter=pydantic_data_converter,
     ) as environment:
         with tempfile.TemporaryDirectory() as folder:
-            await record(environment.client, Path(folder))
+            await record(environment.client, Path(folder), names)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1:] or list(STORIES)))

@@ -148,14 +148,14 @@ class Session:
             )
         )
         if answer.state in OPEN_TURN:
-            await self._signal(turn)
+            await self._signal(turn, AbortSignal(next=answer.next))
         return answer
 
-    async def _signal(self, turn: str) -> None:
+    async def _signal(self, turn: str, signal: AbortSignal) -> None:
         done = f"turn {turn!r} is fenced all the same: nothing more of it is sent, and the sweeper settles it"
         client = await connect_to_temporal(done=done)
         try:
-            await client.get_workflow_handle(turn).signal(names.ABORT, AbortSignal(), rpc_timeout=_SIGNAL)
+            await client.get_workflow_handle(turn).signal(names.ABORT, signal, rpc_timeout=_SIGNAL)
         except RPCError as error:
             # NOT_FOUND: its run has ended or never began; that is for the sweeper to see to.
             if error.status is not RPCStatusCode.NOT_FOUND:
