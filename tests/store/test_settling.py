@@ -10,6 +10,7 @@ from turnsaga.errors import (
 )
 from turnsaga.ledger import State, TurnState
 from turnsaga.models import EffectRef
+from turnsaga.settle import OnUnknown
 from turnsaga.store import (
     UndoOutcome,
 )
@@ -163,6 +164,14 @@ async def test_fence_leaves_the_question_open_while_a_call_is_in_flight(ledger: 
     ref = await ledger.turn(calls=2)
     await ledger.commit(ref, 0)
     await ledger.claim(ref, 1)
+
+    assert (await ledger.fence(ref)).next is None
+
+
+async def test_fence_doesn_t_ask_for_the_undo_of_what_is_in_flight(ledger: Ledger) -> None:
+    """Its tool undoes what nobody knows of; whose call is under way is waited for all the same."""
+    ref = await ledger.turn()
+    await ledger.claim(ref, on_unknown=OnUnknown.COMPENSATE)
 
     assert (await ledger.fence(ref)).next is None
 
