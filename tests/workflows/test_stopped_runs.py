@@ -68,25 +68,6 @@ async def test_stopped_run_begins_with_its_first_undo_and_nothing_wakes_it_besid
     assert [line.message for line in caplog.records if line.name.startswith("temporalio")] == []
 
 
-async def test_run_that_nobody_told_to_stop_is_told_by_its_model_request(
-    client: Client, tmp_path: Path
-) -> None:
-    """The web tier died between fence and signal; no sweeper is at work here."""
-    system = FakeSystem()
-    async with turns_over(client, tmp_path, [system.tool("note_down")]) as turns:
-
-        async def dies(turn: str, name: str, payload: object) -> None:
-            del turn, name, payload
-
-        turns.turns._signal = dies  # type: ignore[method-assign]
-        started = await two_done(turns)
-        await turns.turns.abort(WHO, started.ref.turn)
-        view = await turns.settled(started, within=15)
-        await turns.must_agree(system.truth(), started)
-
-    assert view.state is TurnState.ABORTED
-
-
 async def test_what_is_held_at_an_abort_is_shown_released_by_its_run(client: Client, tmp_path: Path) -> None:
     system = FakeSystem()
     tools = [system.tool("note_down"), system.tool("hold")]
