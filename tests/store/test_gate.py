@@ -3,6 +3,9 @@
 import asyncio
 import random
 
+import pytest
+import structlog
+
 from tests.store.ledgers import (
     ADA,
     APPLIED,
@@ -11,9 +14,12 @@ from tests.store.ledgers import (
     Clock,
     Ledger,
 )
+from turnsaga.errors import InvalidRequest
 from turnsaga.ledger import State, TurnState
 from turnsaga.models import TurnRef
 from turnsaga.store import (
+    CallContext,
+    NewEffect,
     SqlStore,
     Verdict,
     load_object,
@@ -175,3 +181,39 @@ async def test_dropped_effect_frees_its_resource(ledger: Ledger) -> None:
 
     assert await ledger.state(held.row.ref) is State.RELEASED
     assert blocked.verdict is Verdict.BUSY, "the first one is still being committed"
+
+
+async def test_effect_whose_gate_opens_at_once_is_seen_as_prepared_and_then_as_claimed(
+    ledger: Ledger,
+) -> None:
+    ref = await ledger.turn()
+    claim = await ledger.claim(ref)
+    assert claim.row is not None
+    page = await ledger.store.event_page(ADA, ref.turn, after=0)
+    told = [event for event in page.events if event.kind.startswith("tool_")]
+
+    assert claim.row == await ledger.store.load_effect(claim.row.ref)
+    assert (claim.row.version, claim.row.token, claim.row.sends) == (2, 1, 1)
+    assert [(event.kind, event.data["version"]) for event in told] == [
+        ("tool_prepared", 1),
+        ("tool_committing", 2),
+    ]
+
+
+async def test_transaction_that_fails_leaves_nothing_behind_for_the_next(ledger: Ledger) -> None:
+    ref = await ledger.turn()
+    before = await ledger.kinds(ref)
+
+    def fails(_: CallContext) -> NewEffect:
+        raise InvalidRequest("arguments", "they don't fit")
+
+    for _ in range(3):
+        with pytest.raises(InvalidRequest, match="they don't fit"):
+            await ledger.store.draft_and_claim(ledger.call(ref), fails)
+    with structlog.testing.capture_logs() as lines:
+        kinds = await ledger.kinds(ref)
+        claim = await ledger.claim(ref)
+
+    assert kinds == before
+    assert claim.verdict is Verdict.SEND
+    assert lines == [], "it found the connection in a transaction, and took another one"

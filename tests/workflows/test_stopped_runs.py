@@ -49,7 +49,8 @@ async def after_the_signal(turns: Turns, started: Started) -> list[str]:
 async def test_stopped_run_begins_with_its_first_undo_and_nothing_wakes_it_besides(
     client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    system = FakeSystem()
+    # So slow that the model request meets the fence amid the undos, and so quick that it stands by longer.
+    system = FakeSystem(latency=0.3)
     caplog.set_level(logging.WARNING)
     async with turns_over(client, tmp_path, [system.tool("note_down")]) as turns:
         started = await two_done(turns)
