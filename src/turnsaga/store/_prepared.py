@@ -144,7 +144,7 @@ class _Form(NamedTuple):
     fixed: Mapping[str, Any]
     texts: frozenset[str]
     columns: tuple[Column, ...]
-    found: tuple[str, ...]
+    column_names: tuple[str, ...]
 
 
 class Prepared:
@@ -171,7 +171,7 @@ class Prepared:
             found, rowcount = driver.run(form.sql, _placed(form, values), form.columns)
         except connection.dialect.loaded_dbapi.Error as error:
             raise raised(connection, form.sql, error) from error
-        return Rows(form.found, found, rowcount)
+        return Rows(form.column_names, found, rowcount)
 
     def run_later(self, connection: Connection, values: Mapping[str, Any]) -> None:
         """Run what gives no answer and isn't read before the transaction ends; it fails by then at last.
@@ -205,7 +205,7 @@ class Prepared:
                 name for name, bound in compiled.binds.items() if isinstance(bound.type, SafeText)
             ),
             columns=columns,
-            found=tuple(column.name for column in columns),
+            column_names=tuple(column.name for column in columns),
         )
 
 
