@@ -22,7 +22,7 @@ CUTS = pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower(
 @asynccontextmanager
 async def wired(postgres: Postgres) -> AsyncIterator[tuple[Ledger, Wire]]:
     async with wire_to(postgres.new_database()) as wire:
-        store = SqlStore(wire.url, connections=2)
+        store = SqlStore(wire.url, connections=1)
         await store.open()
         yield Ledger(store, Clock()), wire
         await store.close()
