@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +28,8 @@ from turnsaga.logs import configure
 from turnsaga.plugin import TurnSagaPlugin
 from turnsaga.starting import ensure_search_attributes
 from turnsaga.store import SqlStore
+from turnsaga.store._groups import Group, Transaction
+from turnsaga.store._threads import Job
 from workflows.agent_turn import AgentTurn
 
 _CACHED: Final = 1000
@@ -89,19 +92,29 @@ def _model(name: str, attempt: int, context: str) -> Model:  # noqa: ARG001  # t
 
 
 def _timed(store: SqlStore) -> list[float]:
-    """Note how long each transaction of the store takes on its thread, in milliseconds."""
-    spans: list[float] = []
-    database: Any = store._database  # noqa: SLF001  # a measurement looks inside
-    transact = database._transact  # noqa: SLF001  # as above
+    """Note how long each transaction of the store takes on its thread, in milliseconds.
 
-    def timed(*told: Any) -> Any:  # noqa: ANN401  # as it is told
-        begun = time.perf_counter()
+    One that shares a COMMIT takes from its own beginning until that is done.
+    """
+    spans: list[float] = []
+    begun: dict[int, list[float]] = {}
+    database: Any = store._database  # noqa: SLF001  # a measurement looks inside
+    transact, join = database._transact, Group._join  # noqa: SLF001  # as above
+
+    def timed(transaction: Transaction[Any]) -> Any:  # noqa: ANN401  # as it is told
+        members = begun[threading.get_ident()] = [time.perf_counter()]
         try:
-            return transact(*told)
+            return transact(transaction)
         finally:
-            spans.append((time.perf_counter() - begun) * 1000)
+            ended = time.perf_counter()
+            spans.extend((ended - since) * 1000 for since in members)
+
+    def joined(group: Group, job: Job[Any], transaction: Transaction[Any]) -> None:
+        begun[threading.get_ident()].append(time.perf_counter())
+        join(group, job, transaction)
 
     database._transact = timed  # noqa: SLF001  # as above
+    Group._join = joined  # type: ignore[assignment,method-assign]  # noqa: SLF001  # as above
     return spans
 
 

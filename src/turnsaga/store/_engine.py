@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from random import SystemRandom
-from typing import Concatenate, Final, Literal, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 
 import structlog
 from sqlalchemy import Connection, Engine
@@ -15,6 +15,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from turnsaga.errors import InvalidRequest, StoreBusy, StoreUnavailable
+from turnsaga.store._groups import Group, GroupLost, Purpose, Transaction
 from turnsaga.store._news import News
 from turnsaga.store._postgres import (
     EventListener,
@@ -23,7 +24,7 @@ from turnsaga.store._postgres import (
     transaction_name,
 )
 from turnsaga.store._prepared import commit, driver_of
-from turnsaga.store._sqlite import foreign_keys_off, sqlite_engine
+from turnsaga.store._sqlite import SqliteDriver, foreign_keys_off, sqlite_engine
 from turnsaga.store._threads import Threads
 from turnsaga.store._unit import flush, forget
 
@@ -31,7 +32,6 @@ __all__ = ["Database"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_Purpose: TypeAlias = Literal["read", "write", "migrate"]
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _POLL_S: Final = 0.05
@@ -66,9 +66,10 @@ class _CommitLost(Exception):  # caught a few lines below
 class Database:
     """Runs functions of a connection as whole transactions on a thread of its own.
 
-    On SQLite there is one connection and one thread; on Postgres a pool, and a thread a connection. A
-    transaction that the database refuses (locked, away, a deadlock) is run again from its beginning, and
-    one whose COMMIT got no answer is asked about first. All of that is bounded.
+    On SQLite there is one connection and one thread, and what waits for it shares a COMMIT; on Postgres a
+    pool, and a thread a connection. A transaction that the database refuses (locked, away, a deadlock) is
+    run again from its beginning, and one whose COMMIT got no answer is asked about first. All of that is
+    bounded.
     """
 
     def __init__(self, url: str, *, connections: int) -> None:
@@ -125,13 +126,14 @@ class Database:
         """As ``write``, for work that alters tables: on SQLite foreign keys aren't enforced meanwhile."""
         await self._on_thread("migrate", work)
 
-    async def _on_thread(self, purpose: _Purpose, work: Callable[[Connection], T]) -> T:
-        asked = time.monotonic()
+    async def _on_thread(self, purpose: Purpose, work: Callable[[Connection], T]) -> T:
         # A caller that is cancelled meanwhile ends its wait, not the transaction.
-        return await self._threads.run(lambda: self._transact(purpose, work, asked))
+        return await self._threads.run(
+            Transaction(purpose, work, time.monotonic() + _QUEUE_S, self._transact)
+        )
 
-    def _transact(self, purpose: _Purpose, work: Callable[[Connection], T], asked_at: float) -> T:
-        if time.monotonic() - asked_at > _QUEUE_S:
+    def _transact(self, transaction: Transaction[T]) -> T:
+        if transaction.late:
             # Its caller has waited as long as for a database that is away; more would have no bound.
             raise StoreBusy(
                 self.where,
@@ -140,11 +142,12 @@ class Database:
             )
         pauses = iter(_PAUSES)
         lost: _CommitLost | None = None
+        alone = False
         while True:
             error: Exception
             try:
                 if lost is None:
-                    return self._attempt(purpose, work)
+                    return self._attempt(transaction, alone=alone)
                 # Run again without asking, what had been committed would be applied twice: an attempt,
                 # say, would find its own claim and take it for another one's.
                 fate = self._fate(lost.name)
@@ -154,6 +157,9 @@ class Database:
                     lost = None
                     continue
                 error = lost.error
+            except GroupLost:
+                alone = True
+                continue
             except _CommitLost as unanswered:
                 lost, error, pauses = unanswered, unanswered.error, iter(_ASKING)
             except (IntegrityError, OperationalError, sqlite3.OperationalError, PoolTimeout) as refused:
@@ -165,10 +171,13 @@ class Database:
                 raise self._given_up(error, lost) from error
             self._pause(error, pause)
 
-    def _attempt(self, purpose: _Purpose, work: Callable[[Connection], T]) -> T:
+    def _attempt(self, transaction: Transaction[T], *, alone: bool) -> T:
         connection = self._connection()
         try:
-            return self._run(connection, purpose, work)
+            if transaction.purpose == "migrate":
+                forget(connection)
+                return _altered(connection, transaction.work)
+            return self._run(connection, transaction, alone=alone)
         except BaseException:
             # Whatever is wrong with it: the pool looks after it, and the next transaction asks for one.
             self._kept.pop(threading.get_ident()).close()
@@ -182,23 +191,42 @@ class Database:
             kept = self._kept[mine] = self.engine.connect()
         return kept
 
-    def _run(self, connection: Connection, purpose: _Purpose, work: Callable[[Connection], T]) -> T:
+    def _run(self, connection: Connection, transaction: Transaction[T], *, alone: bool) -> T:
         # A connection is used again: what a transaction before had gathered isn't ours.
         forget(connection)
-        if purpose == "migrate":
-            return _altered(connection, work)
+        driver = driver_of(connection)
+        writes = transaction.purpose == "write"
         # By the driver: a transaction of SQLAlchemy's costs more than most of the statements in it.
-        driver_of(connection).begin(writes=purpose == "write")
-        result = work(connection)
+        driver.begin(writes=writes)
+        result = transaction.work(connection)
         flush(connection)
-        name = None if purpose == "read" else transaction_name(connection)
+        if not writes:
+            commit(connection)
+        elif isinstance(driver, SqliteDriver):
+            self._commit_together(connection, driver, alone=alone)
+        else:
+            self._commit(connection, result)
+        return result
+
+    def _commit_together(self, connection: Connection, driver: SqliteDriver, *, alone: bool) -> None:
+        group = Group(connection, driver, self._threads)
+        try:
+            if not alone:
+                group.gather()
+            commit(connection)
+        except BaseException:
+            group.lost()
+            raise
+        group.committed()
+
+    def _commit(self, connection: Connection, result: object) -> None:
+        name = transaction_name(connection)
         try:
             commit(connection)
         except DBAPIError as error:
             if name is not None and error.connection_invalidated:
                 raise _CommitLost(name, result, error) from error
             raise
-        return result
 
     def _fate(self, name: str) -> str | None:
         with self.engine.connect() as connection:

@@ -76,6 +76,24 @@ class SqliteDriver:
         """Commit it."""
         self._connection.execute("COMMIT")
 
+    @property
+    def under_way(self) -> bool:
+        """True within a transaction: some errors end it, and SQLite has rolled it back then."""
+        return self._connection.in_transaction
+
+    def savepoint(self) -> None:
+        """Begin what can be rolled back by itself."""
+        self._connection.execute("SAVEPOINT member")
+
+    def release(self) -> None:
+        """Let what was done since the savepoint be part of the transaction."""
+        self._connection.execute("RELEASE member")
+
+    def roll_back(self) -> None:
+        """Undo what was done since the savepoint."""
+        self._connection.execute("ROLLBACK TO member")
+        self._connection.execute("RELEASE member")
+
     def run(
         self, sql: str, values: Sequence[object], columns: Sequence[Column]
     ) -> tuple[list[list[Any]], int]:
