@@ -41,7 +41,8 @@ class Shop:
         hanging = asyncio.create_task(self.database.write(hang))
         await eventually(self._held.is_set, what="the first transaction")
         tasks = [asyncio.create_task(one()) for one in asked]
-        await asyncio.sleep(0)
+        waiting = self.database._threads._jobs
+        await eventually(lambda: waiting.qsize() == len(asked), what="those that wait")
         self._free.set()
         first, *others = await asyncio.gather(hanging, *tasks, return_exceptions=True)
         return [first, *others]
@@ -139,7 +140,7 @@ async def test_first_that_fails_takes_nobody_along(tmp_path: Path) -> None:
         failing = asyncio.create_task(shop.database.write(fail))
         await eventually(held.is_set, what="the first transaction")
         other = asyncio.create_task(shop.put("a")())
-        await asyncio.sleep(0)
+        await eventually(lambda: shop.database._threads._jobs.qsize() == 1, what="the one that waits")
         free.set()
 
         with pytest.raises(LookupError, match="mine alone"):

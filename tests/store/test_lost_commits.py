@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from sqlalchemy import Connection, insert
 
 from tests.databases import Postgres
 from tests.stack import eventually
@@ -14,8 +15,10 @@ from turnsaga.client import TurnClient
 from turnsaga.errors import StoreUnavailable
 from turnsaga.ledger import State
 from turnsaga.models import EffectRef, TurnRef
-from turnsaga.store import SqlStore, UndoOutcome, Verdict, _engine
+from turnsaga.store import SqlStore, UndoOutcome, Verdict, _engine, schema
+from turnsaga.store._prepared import Prepared
 
+ADD_EVENT: Final = Prepared(insert(schema.turn_events))
 CUTS = pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
 
 
@@ -119,6 +122,24 @@ async def test_outcome_fence_and_end_are_written_and_answered_once(postgres: Pos
     assert wire.cuts == 3
     assert kinds[0][-2:] == ["tool_committed", "turn_aborting"]
     assert kinds[1] == ["turn_started", "turn_settled"]
+
+
+@CUTS
+async def test_transaction_that_only_its_commit_carries_is_asked_about_too(
+    postgres: Postgres, cut: Cut
+) -> None:
+    """Nothing of it has been sent before, so the server has named it in no answer."""
+    async with wired(postgres) as (ledger, wire):
+        ref = await ledger.turn()
+
+        def later(connection: Connection) -> None:
+            row = {"tenant": ref.tenant, "turn": ref.turn, "number": 900, "at": ledger.clock.now}
+            ADD_EVENT.run_later(connection, {**row, "kind": "text_delta", "data": "{}"})
+
+        wire.next_cut = cut
+        await ledger.store._database.write(later)
+
+        assert wire.cuts == 1
 
 
 async def test_transaction_that_can_t_be_asked_about_says_that_it_may_be_written(

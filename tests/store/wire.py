@@ -1,4 +1,7 @@
-"""A wire to Postgres that a test can cut: at a COMMIT, before or after the server has it, or at once."""
+"""A wire to Postgres that a test can cut: at a COMMIT, before or after the server has it, or at once.
+
+It counts exchanges: how often the client speaks, and then waits for the server.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,6 +31,7 @@ class Wire:
     url: str
     next_cut: Cut | None = None
     cuts: int = 0
+    exchanges: int = 0
     holding: bool = False
     _ends: set[asyncio.StreamWriter] = field(default_factory=set[asyncio.StreamWriter])
     _carrying: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
@@ -61,9 +65,14 @@ class Wire:
         self._ends |= ends
         # Set once the client's COMMIT is with the server: what comes back from then on is lost.
         deaf = asyncio.Event()
-        back = asyncio.create_task(self._back(from_server, writer, deaf))
+        answered = asyncio.Event()
+        answered.set()
+        back = asyncio.create_task(self._back(from_server, writer, deaf, answered))
         with suppress(ConnectionError):
             while sent := await reader.read(65536):
+                if answered.is_set():
+                    self.exchanges += 1
+                    answered.clear()
                 if self.next_cut is not None and _COMMIT in sent:
                     cut, self.next_cut = self.next_cut, None
                     self.cuts += 1
@@ -80,9 +89,15 @@ class Wire:
         self._ends -= ends
 
     @staticmethod
-    async def _back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deaf: asyncio.Event) -> None:
+    async def _back(
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        deaf: asyncio.Event,
+        answered: asyncio.Event,
+    ) -> None:
         with suppress(ConnectionError):
             while said := await reader.read(65536):
+                answered.set()
                 if deaf.is_set():
                     return
                 writer.write(said)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, text
 
 from turnsaga.errors import NotFound
 from turnsaga.ledger import Event, State
-from turnsaga.models import EffectView, Ruling, RulingWord, TurnRef
+from turnsaga.models import EffectRef, EffectView, Ruling, RulingWord
 from turnsaga.store import schema
 from turnsaga.store._prepared import Prepared
 from turnsaga.store._rows import EffectRow, effect_row, view
@@ -82,8 +82,8 @@ def resolve(connection: Connection, ruling: Ruling, *, now: datetime) -> RulingT
     found = _TURN.run(connection, named).one_or_none()
     if found is None:
         raise NotFound("effect", ruling.effect)
-    unit = TurnUnit.hold(connection, TurnRef(tenant=ruling.tenant, turn=found.turn), now)
-    row = unit.effect(ruling.effect)
+    ref = EffectRef(tenant=ruling.tenant, turn=found.turn, effect=ruling.effect)
+    unit, row = TurnUnit.hold_effect(connection, ref, now)
     event = _EVENTS.get((row.state, ruling.word))
     if not row.needs_attention or event is None:
         return _refused(row, ruling)

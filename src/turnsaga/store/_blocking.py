@@ -153,7 +153,7 @@ def _enqueue(unit: TurnUnit, system: str, resource: str, effect: str) -> None:
     last = _LAST_EPOCH.run(
         unit.connection, {"tenant_is": unit.turn.tenant, "system_is": system, "resource_is": resource}
     ).scalar_one()
-    _ADD_PLACE.run(
+    _ADD_PLACE.ask(
         unit.connection,
         {
             "tenant": unit.turn.tenant,

@@ -17,7 +17,7 @@ from turnsaga.ledger import Event, State
 from turnsaga.models import EffectRef, TurnRef
 from turnsaga.store._payloads import dump_outcome, dump_receipt
 from turnsaga.store._rows import EffectRow
-from turnsaga.store._unit import TurnUnit
+from turnsaga.store._unit import Numbers, TurnUnit
 
 __all__ = ["CommitOutcome", "begin_lookup", "drop", "keep_open", "record_commit", "record_lookup"]
 
@@ -42,8 +42,7 @@ class CommitOutcome:
 
 def drop(connection: Connection, ref: EffectRef, reason: str, *, now: datetime) -> EffectRow:
     """Release an effect that was prepared and is not to be sent; any other state is left as it is."""
-    unit = _unit(connection, ref, now)
-    row = unit.effect(ref.effect)
+    unit, row = TurnUnit.hold_effect(connection, ref, now, Numbers(events=1))
     if row.state is not State.PREPARED:
         return row
     return unit.move(row, Event.DROPPED, held_for=None, error=reason)
@@ -62,7 +61,8 @@ def record_commit(
 
     ``claimed`` is the row as its claim left it: as long as nobody has moved it, it needn't be read again.
     """
-    unit = _unit(connection, ref, now, orders=1 if outcome.applied else 0)
+    turn = TurnRef(tenant=ref.tenant, turn=ref.turn)
+    unit = TurnUnit.hold(connection, turn, now, Numbers(events=1, orders=int(bool(outcome.applied))))
     if claimed is not None:
         with suppress(StaleWrite):
             return _learned(unit, claimed, token, outcome)
@@ -107,16 +107,14 @@ def _sends_allowed(row: EffectRow, outcome: CommitOutcome, now: datetime) -> int
 
 def keep_open(connection: Connection, ref: EffectRef, until: datetime, *, now: datetime) -> None:
     """Have it known that a request of this effect can still leave until then."""
-    unit = _unit(connection, ref, now)
-    row = unit.effect(ref.effect)
+    unit, row = TurnUnit.hold_effect(connection, ref, now, Numbers(events=1))
     if row.state in {State.COMMITTING, State.UNKNOWN} and row.send_by is not None and row.send_by < until:
         unit.amend(row, send_by=until)
 
 
 def begin_lookup(connection: Connection, ref: EffectRef, *, now: datetime) -> EffectRow:
     """Take the claim away from whatever attempt holds it, so that the look-up's answer is the latest word."""
-    unit = _unit(connection, ref, now)
-    row = unit.effect(ref.effect)
+    unit, row = TurnUnit.hold_effect(connection, ref, now, Numbers(events=1))
     if row.state is State.COMMITTING:
         return unit.move(row, Event.COMMIT_LOST, token=row.token + 1, error="no answer; being looked up")
     return row
@@ -136,8 +134,7 @@ def record_lookup(
     "Not found" settles the effect only if it was asked once no request could land any more; until then
     the row stays ``unknown``.
     """
-    unit = _unit(connection, ref, now)
-    row = unit.effect(ref.effect)
+    unit, row = TurnUnit.hold_effect(connection, ref, now, Numbers(events=1))
     if row.state is not State.UNKNOWN or row.token != token:
         return row
     if found is not None:
@@ -147,11 +144,6 @@ def record_lookup(
     return unit.move(
         row, Event.PROVED_NOT_APPLIED, owned=False, error="looked up: not applied, and it can't be any more"
     )
-
-
-def _unit(connection: Connection, ref: EffectRef, now: datetime, *, orders: int = 0) -> TurnUnit:
-    turn = TurnRef(tenant=ref.tenant, turn=ref.turn)
-    return TurnUnit.hold(connection, turn, now, events=1, orders=orders)
 
 
 def _committed(unit: TurnUnit, row: EffectRow, event: Event, outcome: CommitOutcome) -> EffectRow:

@@ -18,9 +18,9 @@ from turnsaga.ledger import Event, State, advance
 from turnsaga.models import CallRef, HeldFor, TurnRef
 from turnsaga.store._blocking import Blocker, blocker_of, is_overtaken, must_yield
 from turnsaga.store._payloads import dump
-from turnsaga.store._preparing import CallContext, NewEffect, call_context, linked, prepared
+from turnsaga.store._preparing import CallContext, NewEffect, ask_context, context_of, linked, prepared
 from turnsaga.store._rows import EffectRow, plan_row
-from turnsaga.store._unit import TurnUnit
+from turnsaga.store._unit import Numbers, Taking, TurnUnit
 from turnsaga.tools import CommitPolicy
 
 __all__ = ["Claim", "Refreshed", "Verdict", "claim_commit", "draft_and_claim"]
@@ -75,8 +75,10 @@ def draft_and_claim(
         NotFound: the turn has no such call.
         KeyConflict: the key stands for other arguments.
     """
-    unit, fenced = _held(connection, ref, now, likely_new=True)
-    context = call_context(connection, ref)
+    taking = _taking(connection, ref, now, likely_new=True)
+    asked = ask_context(connection, ref)
+    unit, fenced = _held(taking)
+    context = context_of(asked, ref)
     if context.effect is not None:
         return _claim(unit, ref, None, fenced=fenced, gate=gate)
     if fenced:
@@ -104,16 +106,22 @@ def claim_commit(
     Raises:
         KeyConflict: the key stands for other arguments.
     """
-    unit, fenced = _held(connection, ref, now, likely_new=new is not None)
+    taking = _taking(connection, ref, now, likely_new=new is not None)
+    unit, fenced = _held(taking)
     return _claim(unit, ref, new, fenced=fenced, gate=gate, refreshed=refreshed)
 
 
-def _held(connection: Connection, ref: CallRef, now: datetime, *, likely_new: bool) -> tuple[TurnUnit, bool]:
+def _taking(connection: Connection, ref: CallRef, now: datetime, *, likely_new: bool) -> Taking:
     turn = TurnRef(tenant=ref.tenant, turn=ref.turn)
     # A new effect is prepared and claimed: two events, and its place in the turn.
     new = int(likely_new)
-    unit = TurnUnit.hold_running(connection, turn, now, events=2 * new, seqs=new)
-    return (TurnUnit.hold(connection, turn, now), True) if unit is None else (unit, False)
+    return Taking(connection, turn, now, Numbers(events=2 * new, seqs=new), running=True)
+
+
+def _held(taking: Taking) -> tuple[TurnUnit, bool]:
+    """Return the turn of a call, and whether it is fenced."""
+    unit = taking.unit()
+    return (taking.anyway().held(), True) if unit is None else (unit, False)
 
 
 def _claim(

@@ -6,7 +6,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from turnsaga.ledger import Event, State
-from turnsaga.models import EffectRef, TurnRef
+from turnsaga.models import EffectRef
 from turnsaga.store._rows import EffectRow
 from turnsaga.store._unit import TurnUnit
 
@@ -17,8 +17,8 @@ CANT_BE_ASKED: Final = "it may have been done; the system can't be asked, so a p
 
 def hand_over(connection: Connection, ref: EffectRef, reason: str, *, now: datetime) -> EffectRow:
     """Show an effect in doubt as open, to be followed by somebody; a decided one is left as it is."""
-    unit = TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
-    return hand_over_row(unit, unit.effect(ref.effect), reason)
+    unit, row = TurnUnit.hold_effect(connection, ref, now)
+    return hand_over_row(unit, row, reason)
 
 
 def hand_over_row(unit: TurnUnit, row: EffectRow, reason: str) -> EffectRow:

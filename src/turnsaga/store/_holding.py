@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from turnsaga.errors import NotFound
 from turnsaga.ledger import Event, State, TurnState
-from turnsaga.models import Decision, DecisionAnswer, EffectRef, Principal, TurnRef
+from turnsaga.models import Decision, DecisionAnswer, EffectRef, Principal
 from turnsaga.store import schema
 from turnsaga.store._prepared import Prepared
 from turnsaga.store._rows import EffectRow, effect_row
@@ -45,8 +45,7 @@ def due(connection: Connection, ref: EffectRef, *, turn_ended: bool, now: dateti
     With ``turn_ended`` the stream is whole, so what was held for that is due. An effect that nobody
     confirmed within its window is released.
     """
-    unit = TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
-    row = unit.effect(ref.effect)
+    unit, row = TurnUnit.hold_effect(connection, ref, now)
     if row.state is State.PREPARED and not unit.turn.fenced:
         row = _go_on(unit, row, turn_ended=turn_ended)
     return row, unit.turn.fenced
@@ -94,8 +93,8 @@ def decide(
         raise NotFound("effect", decision.effect)
     if owner is not None and (owner.tenant, owner.user) != (decision.tenant, found.user):
         raise NotFound("effect", decision.effect)
-    unit = TurnUnit.hold(connection, TurnRef(tenant=decision.tenant, turn=found.turn), now)
-    row = unit.effect(decision.effect)
+    ref = EffectRef(tenant=decision.tenant, turn=found.turn, effect=decision.effect)
+    unit, row = TurnUnit.hold_effect(connection, ref, now)
     if row.decision is not None or row.state is not State.PREPARED:
         return _decided_before(unit, row, decision)
     if unit.turn.fenced or unit.turn.state is not TurnState.RUNNING:

@@ -1,8 +1,9 @@
 """Prepared statements on Postgres by libpq itself: fewer round trips, and little Python in each.
 
 A transaction's BEGIN travels with its first statement, and its COMMIT with the last ones, whose answers
-nobody waits for; in between a statement is one call into C. The connection stays psycopg's: whatever else
-is run on it runs in the same transaction.
+nobody waits for. In between, what is asked before anybody looks at an answer travels together, and a
+statement that is run by itself is one call into C. The connection stays psycopg's: whatever else is run
+on it runs in the same transaction.
 """
 
 import select
@@ -17,7 +18,7 @@ from psycopg.pq.abc import PGresult
 from sqlalchemy import BigInteger, Boolean, Dialect, Integer
 from sqlalchemy.dialects import postgresql
 
-from turnsaga.store._prepared import Column, microseconds
+from turnsaga.store._prepared import Answer, Column, microseconds
 from turnsaga.store.schema import EPOCH, Instant
 
 __all__ = ["PostgresDriver"]
@@ -44,6 +45,17 @@ class _Command(NamedTuple):
     values: Sequence[_Sent] | None = None
 
 
+class _Asked:
+    """Statements that are sent together, and their answers once those are there."""
+
+    __slots__ = ("answers", "commands", "readers")
+
+    def __init__(self) -> None:
+        self.commands: list[_Command] = []
+        self.readers: list[Sequence[Callable[[bytes], Any]]] = []
+        self.answers: Sequence[Answer] | None = None
+
+
 _COMMIT: Final = _Command(b"COMMIT")
 _WHICH: Final = _Command(b"SELECT pg_current_xact_id()::text", b"turnsaga_which", ())
 
@@ -60,6 +72,7 @@ class PostgresDriver:
         self._known: dict[tuple[str, bool], _Known] = {}
         self._prepared: set[bytes] = set()
         self._waiting: list[_Command] = []
+        self._asked = _Asked()
         self._writes = False
         self.transaction: str | None = None
         """By what the server can be asked about this transaction, if it was begun here and writes."""
@@ -67,26 +80,63 @@ class PostgresDriver:
     def begin(self, *, writes: bool) -> None:
         """Forget what was before; the next transaction is begun with its first statement."""
         self._waiting.clear()
+        self._asked = _Asked()
         self._writes = writes
         self.transaction = None
 
-    def run(
-        self, sql: str, values: Sequence[object], columns: Sequence[Column]
-    ) -> tuple[list[list[Any]], int]:
+    def run(self, sql: str, values: Sequence[object], columns: Sequence[Column]) -> Answer:
         """Return the rows as Python values, and how many rows were found or changed."""
         known = self._know(sql, columns)
         command = _command(known, values)
-        if self._idle or command.name not in self._prepared:
-            result = self._exchange([*self._begin(), command])[-1]
-        else:
-            result = self._pg.exec_prepared(known.name, command.values)  # type: ignore[arg-type]  # None is NULL
-            if result.status not in _DONE:
-                raise self._failure(result)
+        if self._asked.commands or self._idle or command.name not in self._prepared:
+            return self._asked_of(command, known)()
+        result = self._pg.exec_prepared(known.name, command.values)  # type: ignore[arg-type]  # None is NULL
+        if result.status not in _DONE:
+            raise self._failure(result)
         return _rows(result, known.readers), result.command_tuples or 0
+
+    def ask(self, sql: str, values: Sequence[object], columns: Sequence[Column]) -> Callable[[], Answer]:
+        """Send it with the next statement whose answer is waited for, or with the COMMIT."""
+        known = self._know(sql, columns)
+        return self._asked_of(_command(known, values), known)
+
+    def _asked_of(self, command: _Command, known: _Known) -> Callable[[], Answer]:
+        asked = self._asked
+        place = len(asked.commands)
+        asked.commands.append(command)
+        asked.readers.append(known.readers)
+
+        def answer() -> Answer:
+            if asked.answers is None:
+                self.send_asked()
+            if asked.answers is None:
+                raise RuntimeError("an answer is looked at within its transaction, or not at all")
+            return asked.answers[place]
+
+        return answer
+
+    def send_asked(self) -> None:
+        """Send what was asked, and wait for the answers.
+
+        Raises:
+            psycopg.Error: one of them failed; the transaction has, then.
+        """
+        asked, self._asked = self._asked, _Asked()
+        if asked.commands:
+            results = self._exchange([*self._begin(), *asked.commands])[-len(asked.commands) :]
+            asked.answers = [
+                (_rows(result, readers), result.command_tuples or 0)
+                for result, readers in zip(results, asked.readers, strict=True)
+            ]
 
     def run_later(self, sql: str, values: Sequence[object]) -> None:
         """Run it together with the transaction's COMMIT."""
         self._waiting.append(_command(self._know(sql, ()), values))
+
+    @property
+    def waits(self) -> bool:
+        """True while there is something to be sent."""
+        return bool(self._waiting or self._asked.commands)
 
     def notify(self, channel: str, payload: str) -> None:
         """Tell those who listen, once the transaction is committed."""
@@ -98,10 +148,11 @@ class PostgresDriver:
         Raises:
             psycopg.Error: nothing is committed; or the connection is lost, and it isn't known.
         """
-        if self._idle and not self._waiting:
+        if self._idle and not self.waits:
             return
-        commands = [*self._begin(), *self._waiting, _COMMIT]
+        commands = [*self._begin(), *self._asked.commands, *self._waiting, _COMMIT]
         self._waiting.clear()
+        self._asked = _Asked()
         if self._exchange(commands)[-1].command_status != b"COMMIT":
             raise OperationalError("the transaction had failed before its COMMIT")
 

@@ -36,6 +36,7 @@ _PAUSE_S: Final = 1.0
 _WAKE_S: Final = 0.5
 _LOCK: Final = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 _WHICH: Final = text("SELECT pg_current_xact_id_if_assigned()::text")
+_NAME: Final = text("SELECT pg_current_xact_id()::text")
 _FATE: Final = text("SELECT pg_xact_status(CAST(:name AS xid8))")
 _CONNECTING: Final[Mapping[str, str | int]] = {
     "application_name": "turnsaga",
@@ -86,6 +87,12 @@ def postgres_engine(url: URL, *, connections: int) -> Engine:
         dbapi.commit()
         place_driver(record.info, PostgresDriver(dbapi))
 
+    @event.listens_for(engine, "before_cursor_execute")
+    def in_order(connection: Connection, *_: object) -> None:
+        # What SQLAlchemy runs itself comes after what was asked before, a turn's row above all.
+        if (driver := _driver(connection)) is not None:
+            driver.send_asked()
+
     return engine
 
 
@@ -111,7 +118,8 @@ def transaction_name(connection: Connection) -> str | None:
     driver = _driver(connection)
     if driver is None:
         return None
-    name: str | None = driver.transaction or connection.scalar(_WHICH)
+    # What waits for the COMMIT hasn't been written yet, and will be.
+    name: str | None = driver.transaction or connection.scalar(_NAME if driver.waits else _WHICH)
     return name
 
 

@@ -4,7 +4,7 @@ SQLAlchemy's execution of a statement costs several times the driver's, and a tu
 What it is good for, one text of a statement for each database, is needed once a process.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -16,6 +16,7 @@ from sqlalchemy.sql.dml import UpdateBase
 from turnsaga.store.schema import EPOCH, SafeText, safe_text
 
 __all__ = [
+    "Answer",
     "Column",
     "Driver",
     "Prepared",
@@ -30,6 +31,9 @@ __all__ = [
 
 Row: TypeAlias = SimpleNamespace
 """One row; its columns are its attributes."""
+
+Answer: TypeAlias = tuple[list[list[Any]], int]
+"""The rows of a statement as Python values, and how many were found or changed."""
 
 _DRIVER: Final = "turnsaga_driver"
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -56,10 +60,14 @@ class Driver(Protocol):
         """Commit it, together with what has waited for that."""
         ...
 
-    def run(
+    def run(self, sql: str, values: Sequence[object], columns: Sequence[Column]) -> Answer:
+        """Run it, after what was asked before."""
+        ...
+
+    def ask(
         self, sql: str, values: Sequence[object], columns: Sequence[Column]
-    ) -> tuple[list[list[Any]], int]:
-        """Return the rows as Python values, and how many rows were found or changed."""
+    ) -> Answer | Callable[[], Answer]:
+        """Run it in its turn; return its answer, or what waits for that."""
         ...
 
     def run_later(self, sql: str, values: Sequence[object]) -> None:
@@ -99,36 +107,46 @@ def microseconds(instant: datetime) -> int:
 
 
 class Rows:
-    """What a statement gave, all of it."""
+    """What a statement gave, all of it; the first look at it waits for that."""
 
-    __slots__ = ("_found", "_names", "rowcount")
+    __slots__ = ("_names", "_told")
 
-    def __init__(self, names: Sequence[str], found: list[list[Any]], rowcount: int) -> None:
+    def __init__(self, names: Sequence[str], told: Answer | Callable[[], Answer]) -> None:
         self._names = names
-        self._found = found
-        self.rowcount = rowcount
+        self._told = told
+
+    @property
+    def _answer(self) -> Answer:
+        if callable(self._told):
+            self._told = self._told()
+        return self._told
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were found or changed."""
+        return self._answer[1]
 
     def __iter__(self) -> Iterator[Row]:
-        for values in self._found:
+        for values in self._answer[0]:
             yield self._row(values)
 
     def one(self) -> Row:
         """Return the only row."""
-        (values,) = self._found
+        (values,) = self._answer[0]
         return self._row(values)
 
     def one_or_none(self) -> Row | None:
         """Return the only row, or None if there is none."""
-        return self.one() if self._found else None
+        return self.one() if self._answer[0] else None
 
     def scalar_one(self) -> Any:  # noqa: ANN401  # a column's value
         """Return the first column of the only row."""
-        (values,) = self._found
+        (values,) = self._answer[0]
         return values[0]
 
     def scalar_one_or_none(self) -> Any:  # noqa: ANN401  # as above
         """Return the first column of the only row, or None if there is none."""
-        return self.scalar_one() if self._found else None
+        return self.scalar_one() if self._answer[0] else None
 
     def _row(self, values: list[Any]) -> Row:
         row = Row()
@@ -168,10 +186,37 @@ class Prepared:
         driver = driver_of(connection)
         form = self._form(driver, values)
         try:
-            found, rowcount = driver.run(form.sql, _placed(form, values), form.columns)
+            answer = driver.run(form.sql, _placed(form, values), form.columns)
         except connection.dialect.loaded_dbapi.Error as error:
             raise raised(connection, form.sql, error) from error
-        return Rows(form.column_names, found, rowcount)
+        return Rows(form.column_names, answer)
+
+    def ask(self, connection: Connection, values: Mapping[str, Any]) -> Rows:
+        """Run it without waiting: on Postgres it travels with the next statement whose answer is looked at.
+
+        What was asked is run in that order, before whatever is run after it.
+
+        Raises:
+            DBAPIError: as SQLAlchemy would raise it, now or from the first look at the answer.
+        """
+        driver = driver_of(connection)
+        form = self._form(driver, values)
+        error_of = connection.dialect.loaded_dbapi.Error
+        try:
+            answer = driver.ask(form.sql, _placed(form, values), form.columns)
+        except error_of as error:
+            raise raised(connection, form.sql, error) from error
+        if not callable(answer):
+            return Rows(form.column_names, answer)
+        wait = answer
+
+        def waited() -> Answer:
+            try:
+                return wait()
+            except error_of as error:
+                raise raised(connection, form.sql, error) from error
+
+        return Rows(form.column_names, waited)
 
     def run_later(self, connection: Connection, values: Mapping[str, Any]) -> None:
         """Run what gives no answer and isn't read before the transaction ends; it fails by then at last.

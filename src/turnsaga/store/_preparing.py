@@ -15,14 +15,14 @@ from turnsaga.settle import OnUnknown
 from turnsaga.store import schema
 from turnsaga.store._blocking import enqueue
 from turnsaga.store._payloads import dump, load, load_object
-from turnsaga.store._prepared import Prepared
+from turnsaga.store._prepared import Prepared, Rows
 from turnsaga.store._rows import EffectRow, changed, effect_row
 from turnsaga.store._statements import CALL, matches
 from turnsaga.store._unit import TurnUnit
 from turnsaga.store.schema import safe_text
 from turnsaga.tools import CommitPolicy, Policy
 
-__all__ = ["CallContext", "NewEffect", "call_context", "linked", "prepared"]
+__all__ = ["CallContext", "NewEffect", "ask_context", "call_context", "context_of", "linked", "prepared"]
 
 _calls, _effects, _turns = schema.calls, schema.effects, schema.turns
 _CONTEXT: Final = Prepared(
@@ -98,7 +98,21 @@ def call_context(connection: Connection, ref: CallRef) -> CallContext:
     Raises:
         NotFound: the turn has no such call.
     """
-    row = _CONTEXT.run(connection, _named(ref)).one_or_none()
+    return context_of(ask_context(connection, ref), ref)
+
+
+def ask_context(connection: Connection, ref: CallRef) -> Rows:
+    """Ask for a stored call, for ``context_of``."""
+    return _CONTEXT.ask(connection, _named(ref))
+
+
+def context_of(asked: Rows, ref: CallRef) -> CallContext:
+    """Return the stored call that was asked for.
+
+    Raises:
+        NotFound: the turn has no such call.
+    """
+    row = asked.one_or_none()
     if row is None:
         raise NotFound("call", f"{ref.turn}/{ref.step}/{ref.index}")
     return CallContext(
@@ -215,7 +229,7 @@ def _inserted(unit: TurnUnit, ref: CallRef, new: NewEffect, opening: Opening | N
     )
     changes = None if opening is None else opening(unit, row)
     inserted = row if changes is None else changed(row, changes)
-    _INSERT.run(unit.connection, vars(inserted))
+    _INSERT.ask(unit.connection, vars(inserted))
     unit.set_turn(next_seq=turn.next_seq + 1)
     enqueue(unit, row, new.resources)
     unit.announce(row)

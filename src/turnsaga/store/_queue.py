@@ -8,11 +8,11 @@ from sqlalchemy import Connection, func, select, update
 from turnsaga.ledger import TurnEventName, TurnState
 from turnsaga.models import TurnRef
 from turnsaga.store import schema
-from turnsaga.store._prepared import Prepared
+from turnsaga.store._prepared import Prepared, Rows
 from turnsaga.store._statements import OCCUPANT, TURN, matches
 from turnsaga.store._unit import TurnUnit
 
-__all__ = ["MAX_QUEUED", "begin_next", "enter", "first_queued", "queue_length"]
+__all__ = ["MAX_QUEUED", "ask_first_queued", "ask_next", "begin_next", "enter", "queue_length"]
 
 MAX_QUEUED: Final = 20
 """Turns that may wait in one conversation: more of them are a client that went wild."""
@@ -31,9 +31,13 @@ _LOCK: Final = Prepared(
 )
 
 
-def first_queued(connection: Connection, conversation: dict[str, Any]) -> str | None:
-    """Return the turn that begins next in a conversation, if one waits."""
-    turn: str | None = _FIRST.run(connection, conversation).scalar_one_or_none()
+def ask_first_queued(connection: Connection, conversation: dict[str, Any]) -> Rows:
+    """Ask for the turn that begins next in a conversation, if one waits."""
+    return _FIRST.ask(connection, conversation)
+
+
+def _first_queued(connection: Connection, conversation: dict[str, Any]) -> str | None:
+    turn: str | None = ask_first_queued(connection, conversation).scalar_one_or_none()
     return turn
 
 
@@ -43,14 +47,19 @@ def queue_length(connection: Connection, conversation: dict[str, Any]) -> int:
     return length
 
 
-def begin_next(unit: TurnUnit) -> str | None:
+def ask_next(unit: TurnUnit) -> Rows:
+    """Ask whether a turn waits for the one that is held here, for ``begin_next``."""
+    return ask_first_queued(unit.connection, _conversation_of(unit))
+
+
+def begin_next(unit: TurnUnit, asked: Rows) -> str | None:
     """Let the conversation's next turn begin, since the one that is held here has ended, and name it."""
-    conversation = _conversation_of(unit)
-    if first_queued(unit.connection, conversation) is None:
+    if asked.scalar_one_or_none() is None:
         return None
+    conversation = _conversation_of(unit)
     # A start, a turn that asks whether it may begin, and this one: one after the other.
     _LOCK.run(unit.connection, conversation)
-    turn = first_queued(unit.connection, conversation)
+    turn = _first_queued(unit.connection, conversation)
     if turn is None:
         return None
     waiting = TurnUnit.hold(unit.connection, TurnRef(tenant=unit.turn.tenant, turn=turn), unit.now)
@@ -68,7 +77,7 @@ def enter(connection: Connection, ref: TurnRef, *, now: datetime) -> TurnState:
     unit = TurnUnit.hold(connection, ref, now)
     if unit.turn.state is TurnState.QUEUED:
         occupied = OCCUPANT.run(connection, conversation).scalar_one_or_none() is not None
-        if not occupied and first_queued(connection, conversation) == ref.turn:
+        if not occupied and _first_queued(connection, conversation) == ref.turn:
             _begun(unit)
     return unit.turn.state
 

@@ -1,8 +1,9 @@
 """What the model said: replies, their calls, the text as it streams, and the history that is made of it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
@@ -11,11 +12,11 @@ from turnsaga.ledger import TurnState
 from turnsaga.models import CallRef, StepRef, TurnRef
 from turnsaga.store import schema
 from turnsaga.store._payloads import dump, dump_outcome, load, load_object, load_text
-from turnsaga.store._prepared import Prepared, Row
+from turnsaga.store._prepared import Prepared, Rows
 from turnsaga.store._rows import EffectRow, TurnRow, effect_row, turn_row
 from turnsaga.store._statements import CALL, TURN, listed, matches
 from turnsaga.store._streaming import Writer, take_over
-from turnsaga.store._unit import TurnUnit
+from turnsaga.store._unit import Taking, TurnUnit
 from turnsaga.transcript import PastCall, PastStep, PastTurn, effect_result, notice
 
 __all__ = [
@@ -148,10 +149,12 @@ def step_context(connection: Connection, ref: StepRef, *, now: datetime) -> Step
     ``history`` holds the conversation's earlier turns and, last, this one as far as it has come. A turn's
     first step notes that it has begun: from then on it isn't simply started again if its run is missing.
     """
-    turn = _turn(connection, ref)
+    found = TURN.ask(connection, {"tenant_is": ref.tenant, "turn_is": ref.turn})
+    stored = _STEP.ask(connection, _step(ref)).one_or_none()
+    turn = turn_row(found.one())
+    to_notice = _ask_notices(connection, turn)
     if turn.begun_at is None:
         TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now).set_turn(begun_at=now)
-    stored = _STEP.run(connection, _step(ref)).one_or_none()
     return StepContext(
         fenced=turn.fenced or turn.state is not TurnState.RUNNING,
         message=load_text(turn.message),
@@ -161,7 +164,7 @@ def step_context(connection: Connection, ref: StepRef, *, now: datetime) -> Step
         history=(PastTurn(load_text(turn.message), turn.state, ()),)
         if turn.position == 1 and ref.step == 1 and stored is None
         else _history(connection, turn),
-        notices=_notices(connection, turn),
+        notices=_notices(to_notice),
         stored=None if stored is None else _stored(connection, ref),
     )
 
@@ -177,10 +180,12 @@ def record_reply(
     Raises:
         StaleStep: a later attempt than ``by`` writes this step.
     """
-    unit = TurnUnit.hold_running(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now)
+    taking = Taking(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now, running=True)
+    stored = _STEP.ask(connection, _step(ref))
+    unit = taking.unit()
     if unit is None:
         return None
-    if _STEP.run(connection, _step(ref)).one_or_none() is not None:
+    if stored.one_or_none() is not None:
         return _stored(connection, ref)
     if by is not None and (unit.turn.writer or "").startswith(f"{ref.step}/"):
         # Text of an earlier attempt is void even if this reply has none.
@@ -269,10 +274,6 @@ def _step(ref: StepRef | CallRef) -> dict[str, Any]:
     return {"tenant_is": ref.tenant, "turn_is": ref.turn, "step_is": ref.step}
 
 
-def _turn(connection: Connection, ref: StepRef) -> TurnRow:
-    return turn_row(TURN.run(connection, {"tenant_is": ref.tenant, "turn_is": ref.turn}).one())
-
-
 def _stored(connection: Connection, ref: StepRef) -> StoredReply:
     rows = _CALLS_OF_STEP.run(connection, _step(ref))
     calls = tuple(
@@ -297,11 +298,13 @@ def _history(connection: Connection, turn: TurnRow) -> tuple[PastTurn, ...]:
         "up_to": turn.position,
     }
     turns = [turn_row(row) for row in _CONVERSATION.run(connection, conversation)]
-    rows = {
-        row.effect: row for row in (effect_row(found) for found in _of(connection, _EFFECTS_OF_TURNS, turns))
-    }
+    effects, calls, steps = (
+        _ask_of(connection, statement, turns)
+        for statement in (_EFFECTS_OF_TURNS, _CALLS_OF_TURNS, _STEPS_OF_TURNS)
+    )
+    rows = {row.effect: row for row in map(effect_row, chain.from_iterable(effects))}
     by_step: dict[tuple[str, int], list[PastCall]] = {}
-    for call in _of(connection, _CALLS_OF_TURNS, turns):
+    for call in chain.from_iterable(calls):
         text, is_error = _call_result(
             call.result, rows.get(call.effect), is_error=call.is_error, repeated=call.repeated
         )
@@ -309,7 +312,7 @@ def _history(connection: Connection, turn: TurnRow) -> tuple[PastTurn, ...]:
             PastCall(load_text(call.call_id), load_text(call.tool), load_text(call.arguments), text, is_error)
         )
     by_turn: dict[str, list[PastStep]] = {}
-    for step in _of(connection, _STEPS_OF_TURNS, turns):
+    for step in chain.from_iterable(steps):
         by_turn.setdefault(step.turn, []).append(
             PastStep(load_text(step.text), tuple(by_step.get((step.turn, step.step), ())))
         )
@@ -318,14 +321,15 @@ def _history(connection: Connection, turn: TurnRow) -> tuple[PastTurn, ...]:
     )
 
 
-def _of(connection: Connection, statement: Prepared, turns: Sequence[TurnRow]) -> Iterator[Row]:
-    """Give what these turns of one conversation have, in lists of a fixed length."""
+def _ask_of(connection: Connection, statement: Prepared, turns: Sequence[TurnRow]) -> list[Rows]:
+    """Ask for what these turns of one conversation have, in lists of a fixed length."""
+    asked: list[Rows] = []
     for first in range(0, len(turns), len(_LIST)):
         some = [row.turn for row in turns[first : first + len(_LIST)]]
         whole = some + some[-1:] * (len(_LIST) - len(some))
-        yield from statement.run(
-            connection, {"tenant_is": turns[0].tenant, **dict(zip(_LIST, whole, strict=True))}
-        )
+        named = {"tenant_is": turns[0].tenant, **dict(zip(_LIST, whole, strict=True))}
+        asked.append(statement.ask(connection, named))
+    return asked
 
 
 def _call_result(
@@ -355,7 +359,10 @@ def _text(result: str) -> str:
     return load_text(result) if result.startswith('"') else result
 
 
-def _notices(connection: Connection, turn: TurnRow) -> tuple[str, ...]:
-    rows = _TO_NOTICE.run(connection, {"tenant_is": turn.tenant, "user_is": turn.user, "turn_is": turn.turn})
-    found: Sequence[EffectRow] = [effect_row(row) for row in rows]
-    return tuple(notice(row.title, row.state, row.error or row.no_undo_reason) for row in found)
+def _ask_notices(connection: Connection, turn: TurnRow) -> Rows:
+    return _TO_NOTICE.ask(connection, {"tenant_is": turn.tenant, "user_is": turn.user, "turn_is": turn.turn})
+
+
+def _notices(found: Rows) -> tuple[str, ...]:
+    rows: Sequence[EffectRow] = [effect_row(row) for row in found]
+    return tuple(notice(row.title, row.state, row.error or row.no_undo_reason) for row in rows)

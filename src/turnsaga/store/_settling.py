@@ -14,16 +14,17 @@ from turnsaga.ledger import CLOSED, IN_DOUBT, OPEN_TURN, Event, State, TurnEvent
 from turnsaga.models import EffectRef, FenceAnswer, FenceRequest, NextSteps, Principal, TurnRef
 from turnsaga.settle import OnUnknown
 from turnsaga.store import schema
+from turnsaga.store._asking import ask_effects, effects_of
 from turnsaga.store._handing import CANT_BE_ASKED, hand_over_row
 from turnsaga.store._holding import ABORTED
 from turnsaga.store._payloads import dump_outcome
 from turnsaga.store._prepared import Prepared
-from turnsaga.store._queue import begin_next
+from turnsaga.store._queue import ask_next, begin_next
 from turnsaga.store._rows import EffectRow, brief, effect_row, plan_row
-from turnsaga.store._statements import EFFECTS_OF_TURN, matches
+from turnsaga.store._statements import matches
 from turnsaga.store._turns import emit_settled, planned, write_fence
 from turnsaga.store._undoing import claimed_undo
-from turnsaga.store._unit import TurnUnit
+from turnsaga.store._unit import Numbers, TurnUnit
 
 __all__ = ["UndoOutcome", "UndoRecorded", "fence", "next_steps", "owned_steps", "record_undo"]
 
@@ -81,7 +82,9 @@ def fence(
     Raises:
         NotFound: there is no such turn, or it isn't the owner's.
     """
-    unit = TurnUnit.hold(connection, TurnRef(tenant=request.tenant, turn=request.turn), now, events=1)
+    unit = TurnUnit.hold(
+        connection, TurnRef(tenant=request.tenant, turn=request.turn), now, Numbers(events=1)
+    )
     if owner is not None and (unit.turn.tenant, unit.turn.user) != (owner.tenant, owner.user):
         raise NotFound("turn", request.turn)
     answer = write_fence(unit, request)
@@ -149,9 +152,10 @@ def _go_on(unit: TurnUnit, given_up: Collection[str] = ()) -> NextSteps:
         if any(row.state is State.COMPENSATION_FAILED for row in rows):
             _show_waiting(unit, moved)
         if unit.turn.state in OPEN_TURN:
+            effects, queued = ask_effects(unit.connection, unit.turn), ask_next(unit)
             unit.advance_turn(TurnEventName.SETTLED, ended_at=unit.now)
-            emit_settled(unit, unit.effects())
-            next_turn = begin_next(unit)
+            emit_settled(unit, effects_of(effects))
+            next_turn = begin_next(unit, queued)
         _stop_following(unit, rows)
     return NextSteps(
         steps=tuple(
@@ -176,10 +180,7 @@ def _unsettled(unit: TurnUnit) -> list[EffectRow]:
 
 def owned_steps(connection: Connection, ref: TurnRef) -> NextSteps:
     """Return look-ups of effects that were handed over in doubt: they go on being asked about."""
-    rows = [
-        effect_row(row)
-        for row in EFFECTS_OF_TURN.run(connection, {"tenant_is": ref.tenant, "turn_is": ref.turn})
-    ]
+    rows = effects_of(ask_effects(connection, ref))
     askable = [row for row in rows if row.state is State.UNKNOWN and row.owned and _is_asked(row)]
     return NextSteps(
         steps=tuple(planned(row, settle.Action.LOOK_UP) for row in askable),
@@ -201,7 +202,7 @@ def record_undo(
     A stale token writes nothing, unless the undo was done: whoever sent it, the effect is gone.
     ``claimed`` is the row as its claim left it: as long as nobody has moved it, it needn't be read again.
     """
-    unit = TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now, events=1)
+    unit = TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now, Numbers(events=1))
     written = None
     if claimed is not None:
         with suppress(StaleWrite):

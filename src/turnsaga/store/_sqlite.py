@@ -11,7 +11,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
-from turnsaga.store._prepared import Column, microseconds, place_driver
+from turnsaga.store._prepared import Answer, Column, microseconds, place_driver
 from turnsaga.store.schema import EPOCH, Instant
 
 __all__ = ["SqliteDriver", "foreign_keys_off", "sqlite_engine"]
@@ -94,9 +94,7 @@ class SqliteDriver:
         self._connection.execute("ROLLBACK TO member")
         self._connection.execute("RELEASE member")
 
-    def run(
-        self, sql: str, values: Sequence[object], columns: Sequence[Column]
-    ) -> tuple[list[list[Any]], int]:
+    def run(self, sql: str, values: Sequence[object], columns: Sequence[Column]) -> Answer:
         """Return the rows as Python values, and how many rows were changed."""
         cursor = self._connection.execute(
             sql, [microseconds(value) if isinstance(value, datetime) else value for value in values]
@@ -117,8 +115,12 @@ class SqliteDriver:
                     row[place] = read(row[place])
         return rows, cursor.rowcount
 
-    def run_later(self, sql: str, values: Sequence[object]) -> None:
+    def ask(self, sql: str, values: Sequence[object], columns: Sequence[Column]) -> Answer:
         """Run it now: there is nobody to wait for."""
+        return self.run(sql, values, columns)
+
+    def run_later(self, sql: str, values: Sequence[object]) -> None:
+        """Run it now, as above."""
         self.run(sql, values, ())
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from turnsaga.errors import StaleStep
 from turnsaga.models import StepRef, TurnRef
 from turnsaga.store import schema
-from turnsaga.store._unit import TurnUnit
+from turnsaga.store._unit import Numbers, TurnUnit
 
 __all__ = ["Writer", "append_text", "restart_step", "take_over"]
 
@@ -41,7 +41,9 @@ def append_text(
     Raises:
         StaleStep: a later attempt than ``by`` writes this step.
     """
-    unit = TurnUnit.hold_running(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now, events=1)
+    unit = TurnUnit.hold_running(
+        connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now, Numbers(events=1)
+    )
     if unit is None:
         return False
     if by is not None:

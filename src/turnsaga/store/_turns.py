@@ -13,14 +13,15 @@ from turnsaga.keys import digest, turn_id
 from turnsaga.ledger import IN_DOUBT, Event, State, TurnEventName, TurnState
 from turnsaga.models import CallRef, FenceAnswer, FenceRequest, NextSteps, PlannedStep, Principal, TurnRef
 from turnsaga.store import schema
+from turnsaga.store._asking import ask_effects, effects_of
 from turnsaga.store._handing import CANT_BE_ASKED, hand_over_row
 from turnsaga.store._holding import release_prepared
 from turnsaga.store._payloads import dump
 from turnsaga.store._prepared import Prepared
-from turnsaga.store._queue import MAX_QUEUED, begin_next, first_queued, queue_length
+from turnsaga.store._queue import MAX_QUEUED, ask_first_queued, ask_next, begin_next, queue_length
 from turnsaga.store._rows import EffectRow, TurnRow, brief, plan_row, settlement, turn_row
 from turnsaga.store._statements import OCCUPANT, TURN, matches
-from turnsaga.store._unit import TurnUnit
+from turnsaga.store._unit import Taking, TurnUnit
 
 __all__ = [
     "NewTurn",
@@ -109,10 +110,12 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
             raise StartConflict(turn)
         return Started(ref, row.conversation, row.state, created=False, deadline_ms=row.deadline_ms)
     mine = {"tenant_is": who.tenant, "user_is": who.user, "conversation_is": new.conversation}
-    position = _NEXT_POSITION.run(connection, mine).scalar_one_or_none()
+    next_position = _NEXT_POSITION.ask(connection, mine)
+    running, queued = OCCUPANT.ask(connection, mine), ask_first_queued(connection, mine)
+    position = next_position.scalar_one_or_none()
     if position is None:
         position = 1
-        _ADD_CONVERSATION.run(
+        _ADD_CONVERSATION.ask(
             connection,
             {
                 "tenant": who.tenant,
@@ -122,8 +125,8 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
                 "turns": 1,
             },
         )
-    occupant = OCCUPANT.run(connection, mine).scalar_one_or_none()
-    busy = occupant or first_queued(connection, mine)
+    occupant = running.scalar_one_or_none()
+    busy = occupant or queued.scalar_one_or_none()
     if busy is not None and (new.on_busy == "refuse" or queue_length(connection, mine) >= MAX_QUEUED):
         raise TurnInProgress(busy)
     state = TurnState.RUNNING if busy is None else TurnState.QUEUED
@@ -155,7 +158,7 @@ def start(connection: Connection, new: NewTurn, *, now: datetime) -> Started:
         begun_at=None,
         ended_at=None,
     )
-    _ADD_TURN.run(connection, vars(row))
+    _ADD_TURN.ask(connection, vars(row))
     if state is TurnState.RUNNING:
         TurnUnit(connection, row, now).emit_started()
     aborted = None
@@ -220,17 +223,20 @@ def complete(connection: Connection, ref: TurnRef, *, now: datetime) -> NextStep
     While an effect is still in doubt and nobody's, the turn isn't completed and the answer says what is
     to be done first. Once the turn is fenced it can't be completed any more.
     """
-    unit = TurnUnit.hold_running(connection, ref, now)
+    taking, effects = Taking(connection, ref, now, running=True), ask_effects(connection, ref)
+    unit = taking.unit()
     if unit is None:
-        other = TurnUnit.hold(connection, ref, now)
+        other = taking.anyway().held()
         return NextSteps(state=other.turn.state, briefs=tuple(brief(row) for row in other.effects()))
-    steps = _undecided(unit, unit.effects())
-    rows = unit.effects()
+    steps = _undecided(unit, effects_of(effects))
+    # Some may have moved by this.
+    effects, queued = ask_effects(connection, ref), ask_next(unit)
+    rows = effects_of(effects)
     next_turn = None
     if not steps:
         unit.advance_turn(TurnEventName.COMPLETED, ended_at=now)
         emit_settled(unit, rows)
-        next_turn = begin_next(unit)
+        next_turn = begin_next(unit, queued)
     return NextSteps(
         steps=steps,
         settled=not steps,

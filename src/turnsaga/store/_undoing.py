@@ -11,10 +11,11 @@ from turnsaga.ledger import IN_DOUBT, UNDOABLE, Event, State
 from turnsaga.models import EffectRef, TurnRef
 from turnsaga.settle import OnUnknown
 from turnsaga.store import schema
-from turnsaga.store._prepared import Prepared
+from turnsaga.store._asking import ask_effect, effect_of
+from turnsaga.store._prepared import Prepared, Rows
 from turnsaga.store._rows import EffectRow
 from turnsaga.store._statements import matches
-from turnsaga.store._unit import TurnUnit
+from turnsaga.store._unit import Numbers, Taking, TurnUnit
 
 __all__ = ["UndoClaim", "UndoVerdict", "claim_undo", "claimed_undo", "deny_undo", "keep_undo_open"]
 
@@ -61,19 +62,21 @@ def claim_undo(connection: Connection, ref: EffectRef, *, now: datetime) -> Undo
     one may have been done, and a second refund is a second refund: it is read back first, where its tool
     can, and is a person's otherwise.
     """
-    unit = _unit(connection, ref, now)
-    row = unit.effect(ref.effect)
-    if not _may_be_undone(unit, row):
+    taking = Taking(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now, Numbers(events=1))
+    found = ask_effect(connection, ref)
+    in_doubt = _IN_DOUBT.ask(connection, {"tenant_is": ref.tenant, "turn_is": ref.turn})
+    unit, row = taking.held(), effect_of(found, ref.effect)
+    if not _may_be_undone(unit, row, in_doubt):
         return UndoClaim(row, UndoVerdict.STORED)
     if row.state is not State.COMPENSATING:
         return UndoClaim(claimed_undo(unit, row), UndoVerdict.SEND)
-    in_doubt = row.undo_sends > row.undo_refusals
+    unproved = row.undo_sends > row.undo_refusals
     spent = row.undo_sends >= row.max_undo_sends
-    if in_doubt and row.can_check_undone and (spent or not row.undo_keyed):
+    if unproved and row.can_check_undone and (spent or not row.undo_keyed):
         return UndoClaim(unit.move(row, Event.UNDO_CLAIMED, quiet=True, token=row.token + 1), UndoVerdict.ASK)
-    if spent or (in_doubt and not row.undo_keyed):
+    if spent or (unproved and not row.undo_keyed):
         why = f"its undo was tried {row.undo_sends} times without success"
-        if in_doubt and not row.undo_keyed:
+        if unproved and not row.undo_keyed:
             why = "its undo may have been done, and it can't be sent twice"
         error = f"{why}: {row.error}" if row.error else why
         failed = unit.move(row, Event.UNDO_FAILED, token=row.token + 1, owned=True, error=error)
@@ -81,15 +84,14 @@ def claim_undo(connection: Connection, ref: EffectRef, *, now: datetime) -> Undo
     return UndoClaim(claimed_undo(unit, row), UndoVerdict.SEND)
 
 
-def _may_be_undone(unit: TurnUnit, row: EffectRow) -> bool:
+def _may_be_undone(unit: TurnUnit, row: EffectRow, in_doubt: Rows) -> bool:
     if row.undone_unasked:
         # What its tool undoes without asking needs no fence: the turn goes on without it.
         if not unit.turn.fenced:
             return True
     elif not unit.turn.fenced or row.state not in UNDOABLE:
         return False
-    named = {"tenant_is": row.tenant, "turn_is": row.turn}
-    return _IN_DOUBT.run(unit.connection, named).one_or_none() is None
+    return in_doubt.one_or_none() is None
 
 
 def claimed_undo(unit: TurnUnit, row: EffectRow) -> EffectRow:
@@ -114,8 +116,7 @@ def deny_undo(
 
     It proves that no undo was done only if it was asked once none could land any more.
     """
-    unit = _unit(connection, ref, now)
-    row = unit.effect(ref.effect)
+    unit, row = TurnUnit.hold_effect(connection, ref, now, Numbers(events=1))
     if row.state is not State.COMPENSATING or row.token != token:
         return row
     if row.undo_wire_until is not None and asked_at < row.undo_wire_until:
@@ -125,11 +126,6 @@ def deny_undo(
 
 def keep_undo_open(connection: Connection, ref: EffectRef, until: datetime, *, now: datetime) -> None:
     """Have it known that an undo's request can still leave until then."""
-    unit = _unit(connection, ref, now)
-    row = unit.effect(ref.effect)
+    unit, row = TurnUnit.hold_effect(connection, ref, now, Numbers(events=1))
     if row.state is State.COMPENSATING and row.undo_send_by is not None and row.undo_send_by < until:
         unit.amend(row, undo_send_by=until)
-
-
-def _unit(connection: Connection, ref: EffectRef, now: datetime) -> TurnUnit:
-    return TurnUnit.hold(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now, events=1)

@@ -7,22 +7,23 @@ turn that is only read, or asked for in a sub-select, can be true for two of the
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, insert, update
 
 from turnsaga.errors import NotFound, StaleWrite
 from turnsaga.ledger import IN_DOUBT, Event, State, TurnEventName, TurnState, advance, advance_turn
-from turnsaga.models import TurnRef
+from turnsaga.models import EffectRef, TurnRef
 from turnsaga.store import schema
+from turnsaga.store._asking import ask_effect, ask_effects, effect_of, effects_of
 from turnsaga.store._payloads import dump
 from turnsaga.store._postgres import notify
 from turnsaga.store._prepared import Prepared
-from turnsaga.store._rows import EffectRow, TurnRow, changed, effect_row, turn_row, view
-from turnsaga.store._statements import EFFECT, EFFECTS_OF_TURN, matches
+from turnsaga.store._rows import EffectRow, TurnRow, changed, turn_row, view
+from turnsaga.store._statements import matches
 from turnsaga.store.schema import SAFE_TEXTS, safe_text
 
-__all__ = ["TurnUnit", "flush", "forget"]
+__all__ = ["Numbers", "Taking", "TurnUnit", "flush", "forget"]
 
 _KINDS: Final[Mapping[State, str]] = {state: f"tool_{state.value}" for state in State} | {
     State.COMPENSATION_FAILED: "tool_attention"
@@ -32,6 +33,20 @@ _KINDS: Final[Mapping[State, str]] = {state: f"tool_{state.value}" for state in 
 _UNITS: Final = "turnsaga_units"
 _NUMBERS: Final = ("next_event", "next_order", "next_seq")
 
+
+class Numbers(NamedTuple):
+    """How many numbers of a turn a transaction is likely to use: its next events, orders and places.
+
+    They are taken by the statement that takes the turn's row, and what comes otherwise is put right at the
+    end.
+    """
+
+    events: int = 0
+    orders: int = 0
+    seqs: int = 0
+
+
+_NONE: Final = Numbers()
 _turns, _effects = schema.turns, schema.effects
 # Lock, condition, numbers and row in one statement.
 _TAKING: Final = (
@@ -71,6 +86,56 @@ def forget(connection: Connection) -> None:
     connection.info.pop(_UNITS, None)
 
 
+class Taking:
+    """A turn's row that is asked for: what is asked of the ledger after it is answered under its lock."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        ref: TurnRef,
+        now: datetime,
+        numbers: Numbers = _NONE,
+        *,
+        running: bool = False,
+    ) -> None:
+        """Ask. With ``running`` the row is only had if the turn runs and isn't fenced: one statement."""
+        self._connection = connection
+        self._ref = ref
+        self._now = now
+        self._numbers = numbers
+        named = {"tenant_is": ref.tenant, "turn_is": ref.turn}
+        taken = {"events": numbers.events, "orders": numbers.orders, "seqs": numbers.seqs}
+        self._row = (_TAKE_RUNNING if running else _TAKE).ask(connection, {**named, **taken})
+
+    def anyway(self) -> "Taking":
+        """Ask once more, whatever the turn's state, and without numbers."""
+        return Taking(self._connection, self._ref, self._now)
+
+    def held(self) -> "TurnUnit":
+        """Return what is held.
+
+        Raises:
+            NotFound: there is no such turn.
+        """
+        unit = self.unit()
+        if unit is None:
+            raise NotFound("turn", self._ref.turn)
+        return unit
+
+    def unit(self) -> "TurnUnit | None":
+        """Return what is held, or None if the row isn't had."""
+        row = self._row.one_or_none()
+        if row is None:
+            return None
+        stored, taken = turn_row(row), self._numbers
+        was = {
+            "next_event": stored.next_event - taken.events,
+            "next_order": stored.next_order - taken.orders,
+            "next_seq": stored.next_seq - taken.seqs,
+        }
+        return TurnUnit(self._connection, changed(stored, was), self._now, stored=stored)
+
+
 class TurnUnit:
     """The turn's row, held until the transaction ends, and what happens to its effects meanwhile."""
 
@@ -88,67 +153,38 @@ class TurnUnit:
 
     @classmethod
     def hold(
-        cls,
-        connection: Connection,
-        ref: TurnRef,
-        now: datetime,
-        *,
-        events: int = 0,
-        orders: int = 0,
-        seqs: int = 0,
-    ) -> Self:
+        cls, connection: Connection, ref: TurnRef, now: datetime, numbers: Numbers = _NONE
+    ) -> "TurnUnit":
         """Take the turn's row, whatever its state.
-
-        ``events``, ``orders`` and ``seqs`` are how many numbers this transaction is likely to use: they are
-        taken by the very statement, and what comes otherwise is put right at the end.
 
         Raises:
             NotFound: there is no such turn.
         """
-        unit = cls._take(connection, _TAKE, ref, now, (events, orders, seqs))
-        if unit is None:
-            raise NotFound("turn", ref.turn)
-        return unit
+        return Taking(connection, ref, now, numbers).held()
 
     @classmethod
     def hold_running(
-        cls, connection: Connection, ref: TurnRef, now: datetime, *, events: int = 0, seqs: int = 0
-    ) -> Self | None:
+        cls, connection: Connection, ref: TurnRef, now: datetime, numbers: Numbers = _NONE
+    ) -> "TurnUnit | None":
         """As ``hold``, if the turn runs and isn't fenced: the condition and the lock are one statement."""
-        return cls._take(connection, _TAKE_RUNNING, ref, now, (events, 0, seqs))
+        return Taking(connection, ref, now, numbers, running=True).unit()
 
     @classmethod
-    def _take(
-        cls,
-        connection: Connection,
-        statement: Prepared,
-        ref: TurnRef,
-        now: datetime,
-        numbers: tuple[int, int, int],
-    ) -> Self | None:
-        events, orders, seqs = numbers
-        named = {"tenant_is": ref.tenant, "turn_is": ref.turn}
-        taken = {"events": events, "orders": orders, "seqs": seqs}
-        row = statement.run(connection, {**named, **taken}).one_or_none()
-        if row is None:
-            return None
-        stored = turn_row(row)
-        turn = changed(
-            stored,
-            {
-                "next_event": stored.next_event - events,
-                "next_order": stored.next_order - orders,
-                "next_seq": stored.next_seq - seqs,
-            },
-        )
-        return cls(connection, turn, now, stored=stored)
+    def hold_effect(
+        cls, connection: Connection, ref: EffectRef, now: datetime, numbers: Numbers = _NONE
+    ) -> "tuple[TurnUnit, EffectRow]":
+        """As ``hold``, for one effect of the turn, and return both.
+
+        Raises:
+            NotFound: there is no such turn, or it has no such effect.
+        """
+        taking = Taking(connection, TurnRef(tenant=ref.tenant, turn=ref.turn), now, numbers)
+        found = ask_effect(connection, ref)
+        return taking.held(), effect_of(found, ref.effect)
 
     def effects(self) -> tuple[EffectRow, ...]:
         """Return the turn's effects in the order in which they were prepared."""
-        rows = EFFECTS_OF_TURN.run(
-            self.connection, {"tenant_is": self.turn.tenant, "turn_is": self.turn.turn}
-        )
-        return tuple(effect_row(row) for row in rows)
+        return effects_of(ask_effects(self.connection, self.turn))
 
     def effect(self, effect: str) -> EffectRow:
         """Return one effect of the turn.
@@ -156,12 +192,8 @@ class TurnUnit:
         Raises:
             NotFound: the turn has no such effect.
         """
-        row = EFFECT.run(
-            self.connection, {"tenant_is": self.turn.tenant, "turn_is": self.turn.turn, "effect_is": effect}
-        ).one_or_none()
-        if row is None:
-            raise NotFound("effect", effect)
-        return effect_row(row)
+        ref = EffectRef(tenant=self.turn.tenant, turn=self.turn.turn, effect=effect)
+        return effect_of(ask_effect(self.connection, ref), effect)
 
     def move(self, row: EffectRow, event: Event, *, quiet: bool = False, **changes: Any) -> EffectRow:  # noqa: ANN401
         """Advance one effect by compare-and-set on state, version and token, and write its event.
