@@ -13,11 +13,13 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 from tests.stack import eventually
+from tests.store.ledgers import Clock, Ledger
 from turnsaga.errors import StoreUnavailable
-from turnsaga.store import _engine
+from turnsaga.store import SqlStore, _engine
 from turnsaga.store._engine import Database
 from turnsaga.store._groups import Group
 from turnsaga.store._sqlite import SqliteDriver
+from turnsaga.store._unit import TurnUnit
 
 
 class Shop:
@@ -285,3 +287,38 @@ async def test_what_waits_when_it_is_closed_is_done_too(tmp_path: Path) -> None:
 
     assert [await one for one in asked] == [f"n{number}" for number in range(5)]
     assert shop.items() == [f"n{number}" for number in range(5)]
+
+
+async def test_events_of_one_that_fails_aren_t_written_with_another_s(tmp_path: Path) -> None:
+    """What a transaction gathers for its end goes with it."""
+    store = SqlStore(f"sqlite:///{tmp_path / 'ledger.db'}")
+    await store.open()
+    ledger = Ledger(store, Clock())
+    failing, other = await ledger.turn(), await ledger.turn()
+    held, free = threading.Event(), threading.Event()
+
+    def hang(_connection: Connection) -> None:
+        held.set()
+        assert free.wait(10)
+
+    def fail(connection: Connection) -> None:
+        unit = TurnUnit.hold(connection, failing, ledger.clock.now)
+        unit.emit("text_delta", {"step": 1, "text": "never said"})
+        raise LookupError("mine alone")
+
+    hanging = asyncio.create_task(store._database.write(hang))
+    await eventually(held.is_set, what="the first transaction")
+    tasks = [
+        asyncio.create_task(store._database.write(fail)),
+        asyncio.create_task(store.append_text(ledger.step(other), "said")),
+    ]
+    await eventually(lambda: store._database._threads._jobs.qsize() == len(tasks), what="those that wait")
+    free.set()
+    await hanging
+    told = await asyncio.gather(*tasks, return_exceptions=True)
+    kinds = [await ledger.kinds(failing), await ledger.kinds(other)]
+    await store.close()
+
+    assert isinstance(told[0], LookupError)
+    assert told[1] is True
+    assert kinds == [["turn_started"], ["turn_started", "text_delta"]]
