@@ -301,14 +301,14 @@ async def test_events_of_one_that_fails_aren_t_written_with_another_s(tmp_path: 
         held.set()
         assert free.wait(10)
 
-    def fail(connection: Connection) -> None:
+    def fail(connection: Connection) -> bool:
         unit = TurnUnit.hold(connection, failing, ledger.clock.now)
         unit.emit("text_delta", {"step": 1, "text": "never said"})
         raise LookupError("mine alone")
 
     hanging = asyncio.create_task(store._database.write(hang))
     await eventually(held.is_set, what="the first transaction")
-    tasks = [
+    tasks: list[asyncio.Task[Any]] = [
         asyncio.create_task(store._database.write(fail)),
         asyncio.create_task(store.append_text(ledger.step(other), "said")),
     ]

@@ -20,11 +20,13 @@ from turnsaga.store._news import News
 from turnsaga.store._postgres import (
     EventListener,
     postgres_engine,
+    read_whole_tables,
     transaction_fate,
     transaction_name,
 )
 from turnsaga.store._prepared import commit, driver_of
 from turnsaga.store._sqlite import SqliteDriver, foreign_keys_off, sqlite_engine
+from turnsaga.store._statistics import Growth, analyze_grown
 from turnsaga.store._threads import Threads
 from turnsaga.store._unit import flush, forget
 
@@ -99,6 +101,8 @@ class Database:
         self._kept: dict[int, Connection] = {}
         self._news = News()
         self._listener: EventListener | None = None
+        self._growth = Growth()
+        self._looking: asyncio.Task[None] | None = None
 
     @property
     def where(self) -> str:
@@ -114,7 +118,10 @@ class Database:
             StoreUnavailable: the database didn't answer for some seconds. Nothing was written, unless the
                 answer to its COMMIT is what was lost: then it may be.
         """
-        return await self._on_thread("write", lambda connection: work(connection, *args, **kwargs))
+        written = await self._on_thread("write", lambda connection: work(connection, *args, **kwargs))
+        if not self._is_sqlite and self._growth.is_due():
+            self._looking = asyncio.create_task(self._analyze())
+        return written
 
     async def read(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -125,6 +132,15 @@ class Database:
     async def migrate(self, work: Callable[[Connection], None]) -> None:
         """As ``write``, for work that alters tables: on SQLite foreign keys aren't enforced meanwhile."""
         await self._on_thread("migrate", work)
+
+    async def _analyze(self) -> None:
+        """Have tables that have grown looked at; nobody waits for it."""
+        try:
+            tables = await self._on_thread("write", analyze_grown)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the ledger works without
+            _log.warning("ledger.not_analyzed", where=self.where, reason=type(error).__name__)
+        else:
+            _log.info("ledger.analyzed", where=self.where, tables=tables)
 
     async def _on_thread(self, purpose: Purpose, work: Callable[[Connection], T]) -> T:
         # A caller that is cancelled meanwhile ends its wait, not the transaction.
@@ -270,6 +286,8 @@ class Database:
         """Wait for what is under way, then let the connections go."""
         if self._listener is not None:
             await asyncio.to_thread(self._listener.stop)
+        if self._looking is not None:
+            await self._looking
         await self._threads.close()
         await asyncio.to_thread(self._let_go)
 
@@ -284,6 +302,7 @@ def _altered(connection: Connection, work: Callable[[Connection], T]) -> T:
     # Within a transaction of SQLAlchemy's: outside of one, Alembic would begin and commit its own.
     with foreign_keys_off(connection), connection.begin():
         driver_of(connection).begin(writes=True)
+        read_whole_tables(connection)
         return work(connection)
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "lock_names",
     "notify",
     "postgres_engine",
+    "read_whole_tables",
     "transaction_fate",
     "transaction_name",
 ]
@@ -35,6 +36,7 @@ _CHANNEL: Final = "turnsaga_events"
 _PAUSE_S: Final = 1.0
 _WAKE_S: Final = 0.5
 _LOCK: Final = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
+_WHOLE: Final = text("SET LOCAL enable_seqscan = on")
 _WHICH: Final = text("SELECT pg_current_xact_id_if_assigned()::text")
 _NAME: Final = text("SELECT pg_current_xact_id()::text")
 _FATE: Final = text("SELECT pg_xact_status(CAST(:name AS xid8))")
@@ -55,6 +57,9 @@ _LIMITS: Final = """
                  ('idle_in_transaction_session_timeout', '60s')) AS limits (name, value)
     WHERE current_setting(name) = '0'
 """
+# A prepared statement's plan outlives the table of one page for which reading it all was the best of plans.
+# All that is asked again and again is answered from an index.
+_PLANNING: Final = "SET enable_seqscan = off"
 
 
 def postgres_engine(url: URL, *, connections: int) -> Engine:
@@ -84,6 +89,7 @@ def postgres_engine(url: URL, *, connections: int) -> Engine:
     @event.listens_for(engine, "connect")
     def limit(dbapi: Any, record: ConnectionPoolEntry) -> None:  # noqa: ANN401  # the driver's own type
         dbapi.execute(_LIMITS)
+        dbapi.execute(_PLANNING)
         dbapi.commit()
         place_driver(record.info, PostgresDriver(dbapi))
 
@@ -105,6 +111,12 @@ def lock_names(connection: Connection, names: Sequence[str]) -> None:
         return
     for name in sorted(set(names)):
         connection.execute(_LOCK, {"name": digest(name)})
+
+
+def read_whole_tables(connection: Connection) -> None:
+    """Let this transaction read tables as they lie: it alters them, or fills what is new in each row."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(_WHOLE)
 
 
 def notify(connection: Connection, turn: str) -> None:
