@@ -93,12 +93,12 @@ async def test_tables_are_altered_as_they_lie(ledger: Ledger) -> None:
     told: list[object] = []
 
     def ask(connection: Connection) -> None:
-        told.append(connection.scalar(text("SHOW enable_seqscan")))
+        told.append([connection.scalar(text(f"SHOW {name}")) for name in ("enable_seqscan", "jit")])
 
     await ledger.store._database.migrate(ask)
     await ledger.store._database.write(ask)
 
-    assert told == ["on", "off"]
+    assert told == [["on", "off"], ["off", "off"]]
 
 
 async def test_process_that_writes_has_it_done(ledger: Ledger) -> None:
