@@ -259,6 +259,39 @@ async def test_one_that_ends_the_transaction_of_all_is_run_by_itself(tmp_path: P
         assert sorted(shop.items()) == ["a", "b", "c", "first"]
 
 
+async def test_one_that_ends_it_each_time_is_its_own_caller_s_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(connection: Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        driver.execute("ROLLBACK")
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async with opened(tmp_path) as shop:
+        monkeypatch.setattr(_engine, "_PAUSES", (0.01,))
+        told = await shop.waiting(shop.put("a"), lambda: shop.database.write(end), shop.put("b"))
+
+        assert isinstance(told.pop(2), StoreUnavailable)
+        assert told == [None, "a", "b"]
+        assert sorted(shop.items()) == ["a", "b", "first"]
+
+
+async def test_one_that_the_database_refuses_is_run_again_by_itself(tmp_path: Path) -> None:
+    refusals = [sqlite3.OperationalError("database table is locked")]
+
+    def refused(connection: Connection) -> str:
+        _insert(connection, "c")
+        if refusals:
+            raise refusals.pop()
+        return "c"
+
+    async with opened(tmp_path) as shop:
+        told = await shop.waiting(shop.put("a"), lambda: shop.database.write(refused), shop.put("b"))
+
+        assert told == [None, "a", "c", "b"]
+        assert shop.items() == ["first", "a", "b", "c"]
+
+
 async def test_tables_are_altered_in_a_transaction_of_their_own(tmp_path: Path, commits: list[str]) -> None:
     taken: list[int] = []
     gather = Group.gather
