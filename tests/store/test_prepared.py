@@ -101,6 +101,7 @@ async def test_statements_of_both_kinds_are_one_transaction(ledger: Ledger) -> N
         connection.execute(text("UPDATE turns SET seen = 5"))
         SET_TURN.run(connection, {**named(ref), "reason": "undone with it"})
         ADD_EVENT.run_later(connection, event(ref, 900))
+        SET_TURN.ask(connection, {**named(ref), "seen": 6})
         raise ValueError("not this time")
 
     with pytest.raises(ValueError, match="not this time"):

@@ -75,6 +75,25 @@ async def test_work_runs_in_its_caller_s_context() -> None:
     assert found == "ada"
 
 
+async def test_what_was_taken_and_given_back_comes_next_in_its_order() -> None:
+    threads = Threads(1, name="t")
+    waiting = threading.Event()
+    order: list[int] = []
+
+    def take_two() -> None:
+        assert waiting.wait(10)
+        taken = [threads.take(), threads.take()]
+        threads.give_back([job for job in taken if job is not None])
+
+    first = threads.run(take_two)
+    others = [threads.run(partial(order.append, number)) for number in range(4)]
+    waiting.set()
+    await asyncio.gather(first, *others)
+    await threads.close()
+
+    assert order == [0, 1, 2, 3]
+
+
 async def test_closing_waits_for_what_was_asked_and_takes_nothing_more() -> None:
     threads = Threads(1, name="t")
     go_on = threading.Event()
